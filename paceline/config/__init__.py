@@ -1,0 +1,1 @@
+"""Settings of a run: the schema, reading and layering them, writing them; knows no torch."""

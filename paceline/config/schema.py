@@ -1,0 +1,269 @@
+"""The settings of a run: one frozen dataclass a section, each field with a default that works.
+
+Fields are checked alone when their section is built, and together in `RunConfig`. Reading files,
+flags and `--set` is `config/load.py`'s business; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paceline.config import toml
+from paceline.config.values import WrongValueError, accept
+from paceline.errors import UserError
+
+
+class SettingError(UserError):
+    """A value that one setting refuses; `key` lets whoever knows add where the value came from."""
+
+    def __init__(self, what: str, hint: str = "", key: str = "") -> None:
+        super().__init__(what, hint)
+        self.key = key
+
+
+def refused(key: str, value: Any, problem: str, hint: str) -> SettingError:
+    """The error for a value; `problem` follows it in the sentence."""
+    return SettingError(f"{key} = {toml.brief(value)} {problem}", hint, key)
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    at_least: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field with its help text and bounds. `at_least` is inclusive, `below` exclusive."""
+    metadata = {"help": help, "at_least": at_least, "below": below}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Section:
+    """A group of settings; checks type, choices and bounds of every field when it is built.
+
+    Values are kept as their field's kind: an integer given for a number as float, a list given for
+    a tuple as tuple, tables as a copy. So equal configurations compare equal, however written.
+    """
+
+    def __post_init__(self) -> None:
+        for f, kind in fields_with_kinds(typing.cast(Any, type(self))):
+            value = _checked(section_name(type(self)) + f.name, f, kind, getattr(self, f.name))
+            object.__setattr__(self, f.name, value)
+
+
+@functools.cache
+def fields_with_kinds(section: type[Section]) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """A section's fields with their annotations as types, in order."""
+    hints = typing.get_type_hints(section)
+    return [(f, hints[f.name]) for f in dataclasses.fields(typing.cast(Any, section))]
+
+
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def section_name(cls: type) -> str:
+    """`data.` for DataConfig, `` for RunConfig: the prefix of its keys."""
+    return "" if cls.__name__ == "RunConfig" else cls.__name__.removesuffix("Config").lower() + "."
+
+
+def _checked(key: str, f: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
+    if is_section(kind):
+        if not isinstance(value, kind):
+            hint = f"give a paceline.{kind.__name__}(…)"
+            raise refused(key, value, "is not a section of settings", hint)
+        return value
+    try:
+        accepted = accept(kind, value)
+    except WrongValueError as error:
+        raise refused(key, value, error.problem, error.hint) from None
+    _check_bounds(key, f, accepted)
+    return accepted
+
+
+def _check_bounds(key: str, f: dataclasses.Field[Any], value: Any) -> None:
+    low, high = f.metadata.get("at_least"), f.metadata.get("below")
+    for number in value if isinstance(value, tuple) else (value,):
+        if low is not None and number < low:
+            raise refused(key, value, "is too small", f"give a value of at least {low:.12g}")
+        if high is not None and number >= high:
+            raise refused(key, value, "is too large", f"give a value below {high:.20g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Section):
+    source: str = setting("digits", "digits, synthetic, imagefolder:PATH or module:function")
+    eval_source: str = setting(
+        "", "where evaluation samples come from; empty: the source's own split"
+    )
+    image_size: int = setting(
+        0, "side of the square the model sees, pixels; 0: the source's own", at_least=0
+    )
+    augment: Literal["auto", "none", "shift", "crop-flip", "resized-crop-flip"] = setting(
+        "auto", "per-sample augmentation of training images; auto: what suits the source"
+    )
+    workers: int = setting(
+        -1, "loader processes a rank; -1: as many as help, 0: load in the rank", at_least=-1
+    )
+    prefetch: int = setting(2, "batches that each worker prepares ahead", at_least=1)
+    on_bad_sample: Literal["error", "skip"] = setting(
+        "error", "an unreadable sample ends the run, or has weight 0 and is counted"
+    )
+    num_samples: int = setting(4096, "samples of the synthetic source", at_least=1)
+    num_classes: int = setting(10, "classes of the synthetic source", at_least=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Section):
+    name: str = setting(
+        "small_resnet", "small_resnet, a torchvision classifier's name, or module:function"
+    )
+    norm: Literal["group", "batch"] = setting("group", "normalization layers of small_resnet")
+    width: int = setting(32, "channels of small_resnet's first stage", at_least=8)
+    dropout: float = setting(0.0, "dropout before small_resnet's classifier", at_least=0, below=1)
+    weights: str = setting("", "a safetensors file with initial weights")
+    options: Mapping[str, Any] = setting({}, "further keyword arguments for the model's builder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Section):
+    epochs: int = setting(20, "passes over the training set", at_least=1)
+    global_batch: int = setting(64, "samples in one optimizer step, over all ranks", at_least=1)
+    eval_batch: int = setting(
+        0, "samples a rank in one evaluation batch; 0: as many as in training", at_least=0
+    )
+    eval_every: int = setting(
+        1, "epochs between evaluations; the last epoch is always evaluated", at_least=1
+    )
+    label_smoothing: float = setting(0.0, "of the cross-entropy", at_least=0, below=1)
+    max_steps: int = setting(0, "end after this many optimizer steps; 0: no limit", at_least=0)
+    max_minutes: float = setting(
+        0.0, "save and leave after this time, to be resumed; 0: no limit", at_least=0
+    )
+    patience: int = setting(
+        0, "end after this many evaluations without a better metric; 0: never", at_least=0
+    )
+    metric: str = setting(
+        "", "what `best` and `patience` look at; empty: accuracy where there is one, else loss"
+    )
+    goal: Literal["auto", "max", "min"] = setting(
+        "auto", "which way that metric is better; auto: min for names with loss or error in them"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig(Section):
+    name: Literal["sgd", "adamw"] = setting("sgd", "optimizer")
+    base_lr: float = setting(0.4, "learning rate at a global batch of 256", at_least=0)
+    lr_scaling: Literal["linear", "none"] = setting(
+        "linear", "linear: base_lr x global_batch / 256 (Goyal et al. 2017); none: base_lr as it is"
+    )
+    momentum: float = setting(0.9, "of SGD", at_least=0, below=1)
+    nesterov: bool = setting(True, "Nesterov momentum of SGD")
+    betas: tuple[float, float] = setting((0.9, 0.999), "of AdamW", at_least=0, below=1)
+    eps: float = setting(1e-8, "of AdamW", at_least=0)
+    weight_decay: float = setting(5e-4, "L2 penalty of SGD, decoupled decay of AdamW", at_least=0)
+    clip_norm: float = setting(0.0, "largest gradient norm; 0: no clipping", at_least=0)
+    ema_decay: float = setting(
+        0.0, "decay of the averaged weights; 0: no averaging", at_least=0, below=1
+    )
+    schedule: Literal["cosine", "step", "constant"] = setting("cosine", "after the warm-up")
+    warmup_epochs: float = setting(1.0, "epochs of linear warm-up", at_least=0)
+    step_epochs: int = setting(30, "of the step schedule: epochs between drops", at_least=1)
+    step_factor: float = setting(0.1, "of the step schedule: the factor of a drop", at_least=0)
+    min_lr: float = setting(0.0, "where the cosine ends", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig(Section):
+    strategy: str = setting("auto", "single, ddp, dp, or auto: ddp where there are several devices")
+    ranks: int = setting(
+        0, "devices to train on; 0: every GPU, or 2 CPU ranks where there is none", at_least=0
+    )
+    micro_batch: int = setting(
+        0,
+        "samples a device in one forward pass, also BatchNorm's statistics group; 0: one pass",
+        at_least=0,
+    )
+    bucket_mb: float = setting(25.0, "of ddp: megabytes exchanged at once", at_least=0.1)
+    unused_parameters: bool = setting(
+        False, "of ddp: some parameters get no gradient in some steps"
+    )
+    threads: int = setting(
+        0, "CPU threads a rank; 0: the cores divided by the local ranks", at_least=0
+    )
+    affinity: bool = setting(True, "bind each rank to its share of the cores")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionConfig(Section):
+    dtype: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = setting(
+        "fp32", "bf16 and fp16: autocast with fp32 weights; fp16 with a dynamic loss scale"
+    )
+    initial_scale: float = setting(65536.0, "of fp16: the first loss scale", at_least=1)
+    growth_interval: int = setting(
+        2000, "of fp16: finite steps before the scale doubles", at_least=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(Section):
+    every_steps: int = setting(0, "save every N optimizer steps; 0: not by steps", at_least=0)
+    every_epochs: int = setting(1, "save every N epochs; 0: not by epochs", at_least=0)
+    every_minutes: float = setting(0.0, "save every N minutes; 0: not by time", at_least=0)
+    keep_last: int = setting(2, "newest checkpoints kept", at_least=1)
+    keep_best: bool = setting(True, "also keep the checkpoint with the best metric")
+    background: bool = setting(True, "write while training goes on")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig(Section):
+    max_restarts: int = setting(3, "restarts after a crash, from the last checkpoint", at_least=0)
+    port: int = setting(0, "of the ranks' meeting point; 0: a free one", at_least=0, below=65536)
+    timeout_s: float = setting(600.0, "longest wait for another rank in an exchange", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordsConfig(Section):
+    samples: bool = setting(False, "also record the sample indices of every step (the ledger)")
+    gradient_norm: bool = setting(False, "record the gradient norm also where nothing is clipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Section):
+    """One run, whole. `paceline config` prints it with where each value came from."""
+
+    seed: int = setting(
+        0, "of weights, sample order, augmentation and dropout", at_least=0, below=2**63
+    )
+    deterministic: bool = setting(
+        False, "a resumed run is bit-equal to an uninterrupted one; may be slower"
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to train")
+    runs: str = setting("runs", "the folder that new run folders go into")
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optim.nesterov and self.optim.name == "sgd" and self.optim.momentum == 0:
+            raise UserError(
+                "optim.nesterov = true needs a momentum, and optim.momentum = 0",
+                "set optim.nesterov = false or optim.momentum = 0.9",
+            )
+        if not self.runs.strip() or not self.runs.isprintable():
+            raise refused("runs", self.runs, "is not a plain path", "name a folder, such as runs")
