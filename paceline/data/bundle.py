@@ -1,0 +1,173 @@
+"""`load_data`: from the data settings to everything that a run needs to know of its data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from paceline.config.schema import DataConfig
+from paceline.data.assemble import Assembler
+from paceline.data.augment import Augment, build_augment
+from paceline.data.batch import Batch
+from paceline.data.sources import open_sources
+from paceline.data.sources.base import Normalization, Source
+from paceline.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The data of a run.
+
+    evaluation: None where there is none. prepare: on the device, before the model; see `Preparation`.
+    channels, image_size: of the input, 0 where it is no image, image_size also where it is no square.
+    num_classes: 0 where samples have no classes. fingerprint: changes when a resumed run would see other data.
+    notes: what the user should be told.
+    """
+
+    train: Source
+    evaluation: Source | None
+    augment: Augment
+    prepare: Callable[[Batch], Batch]
+    channels: int
+    image_size: int
+    num_classes: int
+    class_names: Sequence[str]
+    fingerprint: str
+    notes: list[str] = field(default_factory=list)
+
+
+def load_data(config: DataConfig, seed: int, *, dtype: torch.dtype = torch.float32) -> Data:
+    """What `config` names. dtype: of the model's inputs. seed: for what a user's function draws."""
+    opened = open_sources(config, seed)
+    return bundle(config, seed, opened.train, opened.evaluation, dtype=dtype, notes=opened.notes)
+
+
+def bundle(
+    config: DataConfig,
+    seed: int,
+    train: Source,
+    evaluation: Source | None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    notes: Sequence[str] = (),
+) -> Data:
+    """The same for sources that are at hand as objects. Loads one sample of each to see its shape."""
+    _check(train, evaluation)
+    name = train.augment if config.augment == "auto" else config.augment
+    shape = _input_shape(train, config, seed, build_augment("none", 0))
+    augment = build_augment(name, config.image_size or (shape[-1] if shape else 0))
+    shape = _input_shape(train, config, seed, augment)
+    _check_shape(shape, train, config)
+    if evaluation is not None:
+        other = _input_shape(evaluation, config, seed, build_augment("none", 0))
+        if other != shape:
+            raise UserError(
+                f"inputs have the shape {shape} in training and {other} in evaluation",
+                "bring both to one shape, for images with data.image_size or a resize",
+            )
+    is_image = len(shape) == 3
+    sources = [source for source in (train, evaluation) if source is not None]
+    digest = hashlib.blake2b("/".join(s.digest() for s in sources).encode(), digest_size=8)
+    return Data(
+        train=train,
+        evaluation=evaluation,
+        augment=augment,
+        prepare=Preparation(train.normalization, dtype),
+        channels=shape[0] if is_image else 0,
+        image_size=shape[1] if is_image and shape[1] == shape[2] else 0,
+        num_classes=train.num_classes,
+        class_names=train.class_names,
+        fingerprint=digest.hexdigest(),
+        notes=list(notes),
+    )
+
+
+class Preparation:
+    """Makes of a batch what a model takes: images in uint8 are normalized, inputs get the run's dtype.
+
+    Whole numbers of other kinds (tokens, labels, masks) stay. In float64 every floating tensor is widened, so that
+    nothing is computed in less. Weights stay float32.
+    """
+
+    def __init__(self, normalization: Normalization, dtype: torch.dtype) -> None:
+        self._normalization = normalization
+        self._dtype = dtype
+        self._constants: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, batch: Batch) -> Batch:
+        data = batch.data
+        if isinstance(data, dict) and isinstance(data.get("input"), Tensor):
+            data = {**data, "input": self._input(data["input"])}
+        if self._dtype == torch.float64:
+            data = pytree.tree_map_only(Tensor, _widened, data)
+        return replace(batch, data=data)
+
+    def _input(self, tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return tensor.to(self._dtype)
+        if tensor.dtype != torch.uint8 or tensor.ndim < 4:
+            return tensor
+        factor, offset = self._affine(tensor.device)
+        shape = (1, -1) + (1,) * (tensor.ndim - 2)
+        return tensor.to(self._dtype).mul_(factor.view(shape)).add_(offset.view(shape))
+
+    def _affine(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(factor, offset) by channel: value x scale / std - mean / std."""
+        if device not in self._constants:
+            n = self._normalization
+            mean, std = (torch.tensor(v, dtype=torch.float64) for v in (n.mean, n.std))
+            pair = (n.scale / std, -mean / std)
+            factor, offset = (t.to(device=device, dtype=self._dtype) for t in pair)
+            self._constants[device] = (factor, offset)
+        return self._constants[device]
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _check(train: Source, evaluation: Source | None) -> None:
+    for source, what in ((train, "training"), (evaluation, "evaluation")):
+        if source is not None and len(source) == 0:
+            raise UserError(f"the {what} set ({source.name}) has no samples", "add samples")
+    if evaluation is not None and evaluation.num_classes not in (0, train.num_classes):
+        raise UserError(
+            f"{train.name} has {train.num_classes} classes, and the evaluation set "
+            f"({evaluation.name}) has {evaluation.num_classes}",
+            "give both the same classes",
+        )
+
+
+def _check_shape(shape: tuple[int, ...], train: Source, config: DataConfig) -> None:
+    if config.image_size and shape[1:] != (config.image_size, config.image_size):
+        raise UserError(
+            f"data.image_size = {config.image_size}, and {train.name} gives inputs of {shape}",
+            "resize in the data set, or leave data.image_size at 0",
+        )
+    num_values = {len(train.normalization.mean), len(train.normalization.std)} - {1}
+    if len(shape) == 3 and not num_values <= {shape[0]}:
+        raise UserError(
+            f"{train.name} is normalized over {max(num_values)} channels, and has {shape[0]}",
+            "give as many means and standard deviations as channels, or one",
+        )
+
+
+def _input_shape(
+    source: Source, config: DataConfig, seed: int, augment: Augment
+) -> tuple[int, ...]:
+    """Of one sample's `input`, augmented; () where there is none."""
+    assembler = Assembler(
+        train=source,
+        evaluation=None,
+        augment=augment,
+        seed=seed,
+        skip_bad=config.on_bad_sample == "skip",
+    )
+    data = assembler.template().data
+    found = data.get("input") if isinstance(data, dict) else None
+    return tuple(found.shape[1:]) if isinstance(found, Tensor) else ()
