@@ -1,0 +1,166 @@
+"""Models by name: small_resnet, torchvision's classifiers, and `module:function`. Readable without torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.data.importing import import_function
+from paceline.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from paceline.config.schema import RunConfig
+    from paceline.data.batch import Batch
+    from paceline.models.spec import ModelSpec
+
+MODELS = {
+    "small_resnet": "a ResNet for small images, with GroupNorm or BatchNorm",
+    "NAME": "any of torchvision's classifiers, for example resnet18 or vit_b_16",
+    "module:function": "a function of yours that returns a torch.nn.Module or a ModelSpec",
+}
+
+
+def make_spec(
+    config: RunConfig,
+    *,
+    channels: int,
+    num_classes: int,
+    model: Any = None,
+    loss: Any = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> ModelSpec:
+    """The ModelSpec of a run.
+
+    channels, num_classes: of the data; 0 where the data has no such thing.
+    model: an object given from Python instead of a name: a module, a function that makes one, or a ModelSpec.
+    loss, metrics: functions of (output, target) with one value a sample; without them cross-entropy and accuracy.
+    """
+    from paceline.models.losses import classification, from_functions
+    from paceline.models.spec import ModelSpec
+
+    built = _from_object(model) if model is not None else _from_name(config, channels, num_classes)
+    if isinstance(built, ModelSpec):
+        return built
+    if loss is None:
+        sums, names = classification(config.train.label_smoothing), ["accuracy"]
+    else:
+        sums, names = from_functions(loss, metrics or {}), list(metrics or {})
+    from_torchvision = (
+        model is None and ":" not in config.model.name and config.model.name != "small_resnet"
+    )
+    inputs = _three_channels if from_torchvision and channels == 1 else _input
+    return ModelSpec(
+        build=built, metrics=names, inputs=inputs, loss=sums, blocks=_children_of_containers
+    )
+
+
+def _input(batch: Batch) -> tuple[Tensor, ...]:
+    return (batch.data["input"],)
+
+
+def _three_channels(batch: Batch) -> tuple[Tensor, ...]:
+    return (batch.data["input"].expand(-1, 3, -1, -1),)
+
+
+def _children_of_containers(module: nn.Module) -> list[str]:
+    """The units of sharding and recomputation: direct children of Sequentials and ModuleLists."""
+    from torch import nn
+
+    return [
+        f"{name}.{child}" if name else child
+        for name, part in module.named_modules()
+        if isinstance(part, (nn.Sequential, nn.ModuleList))
+        for child, block in part.named_children()
+        if any(True for _ in block.children())
+    ]
+
+
+def _from_object(model: Any) -> Any:
+    from torch import nn
+
+    from paceline.models.spec import ModelSpec
+
+    if isinstance(model, ModelSpec):
+        return model
+    if isinstance(model, nn.Module):
+        return lambda: model
+    if callable(model):
+        return _checked(model, "the model function")
+    raise UserError(
+        f"model= is a {type(model).__name__}",
+        "give a torch.nn.Module, a function that makes one, or a ModelSpec",
+    )
+
+
+def _from_name(config: RunConfig, channels: int, num_classes: int) -> Any:
+    name, options = config.model.name, dict(config.model.options)
+    if ":" in name:
+        return _from_function(name, options, num_classes)
+    if not num_classes:
+        raise UserError(
+            f"model {name!r} needs the number of classes, and {config.data.source} does not tell it",
+            "give the data set an attribute num_classes or classes, or bring a model of your own",
+        )
+    if name == "small_resnet":
+        from paceline.models.small_resnet import SmallResNet
+
+        options = {
+            "width": config.model.width,
+            "norm": config.model.norm,
+            "dropout": config.model.dropout,
+            **options,
+        }
+        return _checked(lambda: SmallResNet(channels, num_classes, **options), name)
+    return _from_torchvision(name, options, num_classes)
+
+
+def _from_torchvision(name: str, options: dict[str, Any], num_classes: int) -> Any:
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise UserError(f"unknown model {name!r}", nearest(name, ["small_resnet", *known]))
+    if "weights" in options:
+        raise UserError(
+            "model.options.weights is not used", "name a safetensors file in model.weights"
+        )
+    return _checked(
+        lambda: torchvision.models.get_model(name, num_classes=num_classes, **options), name
+    )
+
+
+def _from_function(name: str, options: dict[str, Any], num_classes: int) -> Any:
+    from paceline.models.spec import ModelSpec
+
+    function = import_function(name, "model.name")
+    if "num_classes" in inspect.signature(function).parameters:
+        options.setdefault("num_classes", num_classes)
+    build = _checked(lambda: function(**options), name)
+    made = build()
+    # A module is built again, from the run's seed, when it is wanted.
+    return made if isinstance(made, ModelSpec) else build
+
+
+def _checked(build: Callable[[], Any], name: str) -> Callable[[], Any]:
+    """`build`, with a wrong argument or a wrong result told in one sentence."""
+
+    def checked() -> Any:
+        from torch import nn
+
+        from paceline.models.spec import ModelSpec
+
+        try:
+            module = build()
+        except TypeError as error:
+            raise UserError(f"{name} could not be built: {error}", "check model.options") from error
+        if not isinstance(module, (nn.Module, ModelSpec)):
+            raise UserError(
+                f"{name} returned a {type(module).__name__}",
+                "return a torch.nn.Module or a paceline.ModelSpec",
+            )
+        return module
+
+    return checked
