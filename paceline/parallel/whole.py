@@ -1,0 +1,179 @@
+"""What the strategies share that keep the whole model in each process: one step's passes, clipping, names to save."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from paceline.config.schema import RunConfig
+from paceline.data.batch import Batch
+from paceline.errors import UserError
+from paceline.models.spec import ModelSpec, Sums
+from paceline.parallel.contract import Gradients, MakeOptimizer
+from paceline.parallel.draws import seed_micro_batch
+from paceline.parallel.place import Place, split_batch
+from paceline.parallel.precision import autocast, parameter_dtype
+from paceline.parallel.statistics import RunningStatistics
+from paceline.records.phases import PhaseClock
+
+
+class WholeModel:
+    """A model that is whole in this process: alone, or as one of several equal replicas.
+
+    forward: what is called for a training pass; wraps `module` or is it. skip_exchange: entered around every pass
+    of a step but the last.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        spec: ModelSpec,
+        config: RunConfig,
+        place: Place,
+        devices: list[torch.device],
+        clock: PhaseClock,
+    ) -> None:
+        self.parts = [module]
+        self.module = module
+        self.forward: Callable[..., Any] = module
+        self.skip_exchange: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+        self.spec = spec
+        self.config = config
+        self.devices = devices
+        self.clock = clock
+        self.first_index = place.data_rank * self._split(place)
+        self.statistics = RunningStatistics(module, place.num_data_ranks)
+        self._names = {id(p): name for name, p in module.named_parameters()}
+
+    def _split(self, place: Place) -> int:
+        config = self.config
+        return split_batch(
+            config.train.global_batch, config.parallel.micro_batch, place
+        ).accumulation
+
+    def forward_backward(
+        self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
+    ) -> Sums:
+        self.statistics.begin(len(micro_batches))
+        sums = self.accumulate(micro_batches, step=step, count=count, loss_scale=loss_scale)
+        self.statistics.finish()
+        return sums
+
+    def accumulate(
+        self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
+    ) -> Sums:
+        """Forward and backward of every micro-batch, the exchange in the last."""
+        total: Sums | None = None
+        last = len(micro_batches) - 1
+        for i, batch in enumerate(micro_batches):
+            seed_micro_batch(self.config.seed, step, self.first_index + i, self.devices)
+            with contextlib.nullcontext() if i == last else self.skip_exchange():
+                with self.clock.phase("forward"):
+                    with self.statistics.forward(batch):
+                        sums = self._sums(self.forward, batch)
+                    # Divided before backward: the gradient of the raw sum overflows fp16 under a loss scale.
+                    objective = sums.loss / count
+                    if loss_scale is not None:
+                        objective = objective * loss_scale
+                with self.clock.phase("backward"):
+                    objective.backward()
+            self.statistics.add(batch, count)
+            total = sums.detach() if total is None else total + sums.detach()
+        assert total is not None, "a step has at least one micro-batch on every rank"
+        return total
+
+    def _sums(self, forward: Callable[..., Any], batch: Batch) -> Sums:
+        with autocast(self.config.precision, self.devices[0]):
+            output = forward(*self.spec.inputs(batch))
+            return self.spec.loss(output, batch)
+
+    def evaluate(self, batch: Batch | None) -> Sums:
+        if batch is None:
+            return Sums.zeros(self.spec.metrics, self.devices[0])
+        with torch.inference_mode():
+            return self._sums(self.module, batch)
+
+    def build_optimizer(self, make: MakeOptimizer) -> Optimizer:
+        return make([(n, p) for n, p in self.module.named_parameters() if p.requires_grad])
+
+    def finish_gradients(
+        self, optimizer: Optimizer, *, max_norm: float, loss_scale: Tensor | None, want_norm: bool
+    ) -> Gradients:
+        parameters = [p for p in self.module.parameters() if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if loss_scale is not None:
+            torch._foreach_mul_(gradients, loss_scale.reciprocal())
+        if not (max_norm or want_norm or loss_scale is not None):
+            return Gradients(None, None)
+        norm = get_total_norm(gradients)
+        if max_norm:
+            clip_grads_with_norm_(parameters, max_norm, norm)
+        return Gradients(norm, torch.isfinite(norm))
+
+    def named_parameters(self) -> Sequence[tuple[str, Tensor]]:
+        return list(self.module.named_parameters())
+
+    def tensors(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        values = {f"model/{name}": value for name, value in self.module.state_dict().items()}
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    values[f"optimizer/{self._names[id(parameter)]}/{key}"] = value
+        return values
+
+    def load_tensors(self, values: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+        model = {n.removeprefix("model/"): v for n, v in values.items() if n.startswith("model/")}
+        load_exactly(self.module, model)
+        if optimizer is not None:
+            self._load_optimizer(values, optimizer)
+
+    def _load_optimizer(self, values: Mapping[str, Tensor], optimizer: Optimizer) -> None:
+        state: dict[int, dict[str, Tensor]] = {}
+        described = optimizer.state_dict()
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for index, parameter in enumerate(parameters):
+            prefix = f"optimizer/{self._names[id(parameter)]}/"
+            found = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+            if found:
+                state[index] = found
+        optimizer.load_state_dict({"state": state, "param_groups": described["param_groups"]})
+
+    def notes(self) -> Sequence[str]:
+        return []
+
+
+def build_module(spec: ModelSpec, config: RunConfig, device: torch.device) -> nn.Module:
+    """The model on `device`, from the run's seed: the same weights on every rank."""
+    torch.manual_seed(config.seed)
+    module = spec.build()
+    if spec.initialize is not None:
+        spec.initialize(module)
+    module.to(device=device, dtype=parameter_dtype(config.precision))
+    if not any(p.requires_grad for p in module.parameters()):
+        raise UserError("the model has no parameter to train", "check its requires_grad flags")
+    return module.train()
+
+
+def load_exactly(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Loads a module's parameters and buffers; what is missing, unknown or of another shape is a UserError."""
+    wanted = module.state_dict()
+    wrong = [f"{n} is missing" for n in wanted if n not in values]
+    wrong += [f"{n} is not in the model" for n in values if n not in wanted]
+    for name in wanted.keys() & values.keys():
+        have, need = tuple(values[name].shape), tuple(wanted[name].shape)
+        if have != need:
+            wrong.append(f"{name} has shape {have}, the model {need}")
+    if wrong:
+        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+        raise UserError(
+            f"the weights do not fit the model: {'; '.join(sorted(wrong)[:4])}{more}",
+            "check model.name, its options and the number of classes",
+        )
+    module.load_state_dict(dict(values))

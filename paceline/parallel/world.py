@@ -1,0 +1,223 @@
+"""The ranks of a run and how they talk; the only reader of RANK, WORLD_SIZE and their like.
+
+Three process groups: the default one for gradients (NCCL on GPUs, gloo on CPUs), `control` for small decisions on
+the CPU, and `saving` for the checkpoint store's background thread, which must never share a group with training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.errors import UserError
+
+_MEETING_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a launcher (torch elastic, torchrun) tells a rank through its environment."""
+
+    rank: int
+    local_rank: int
+    num_ranks: int
+    local_num_ranks: int
+    attempt: int
+    address: str
+    port: int
+    store_in_agent: bool
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
+    """The launcher's word to this process, or None where nobody launched it as a rank."""
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    try:
+        num_ranks = int(environ["WORLD_SIZE"])
+        return Launched(
+            rank=int(environ["RANK"]),
+            local_rank=int(environ.get("LOCAL_RANK", environ["RANK"])),
+            num_ranks=num_ranks,
+            local_num_ranks=int(environ.get("LOCAL_WORLD_SIZE", num_ranks)),
+            attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            address=environ.get("MASTER_ADDR", "127.0.0.1"),
+            port=int(environ.get("MASTER_PORT", "29500")),
+            store_in_agent=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    except ValueError as error:
+        raise UserError(
+            f"the launcher's environment is not usable: {error}",
+            "start ranks with `paceline train --ranks N` or with torchrun",
+        ) from error
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all ranks. Alone, without groups, every method is the identity."""
+
+    rank: int = 0
+    local_rank: int = 0
+    num_ranks: int = 1
+    local_num_ranks: int = 1
+    attempt: int = 0
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    control: dist.ProcessGroup | None = None
+    saving: dist.ProcessGroup | None = None
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank. The value is pickled; ranks of one run trust each other."""
+        if self.control is None:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.control, device=torch.device("cpu"))
+        return box[0]
+
+    def gather(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's CPU tensor of one shape and dtype, in rank order, on every rank."""
+        if self.control is None:
+            return [value]
+        parts = [torch.empty_like(value) for _ in range(self.num_ranks)]
+        dist.all_gather(parts, value, group=self.control)
+        return parts
+
+    def sum_count(self, count: int) -> int:
+        """The sum of a count over ranks, agreed on the CPU."""
+        if self.control is None:
+            return count
+        total = torch.tensor([count], dtype=torch.int64)
+        dist.all_reduce(total, group=self.control)
+        return int(total)
+
+    def barrier(self) -> None:
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+
+class Agreement:
+    """Flags on which all ranks act after the same step, though only one rank may know of them.
+
+    Each call hands in this rank's flags and returns the maximum over ranks of the call before, so that the exchange
+    is hidden behind a step. Alone, flags take effect at once.
+    """
+
+    def __init__(self, world: World, num_flags: int) -> None:
+        self._group = world.control
+        self._buffers = [torch.zeros(num_flags, dtype=torch.int32) for _ in range(2)]
+        self._pending: dist.Work | None = None
+
+    def exchange(self, flags: Sequence[int]) -> list[int]:
+        if self._group is None:
+            return list(flags)
+        agreed = self.settle()
+        self._buffers.reverse()
+        current = self._buffers[0]
+        for index, flag in enumerate(flags):
+            current[index] = flag
+        self._pending = dist.all_reduce(
+            current, op=dist.ReduceOp.MAX, group=self._group, async_op=True
+        )
+        return agreed
+
+    def settle(self) -> list[int]:
+        """The flags still under way (zeros where there are none); afterwards nothing is."""
+        if self._pending is None:
+            return [0] * len(self._buffers[0])
+        self._pending.wait()
+        self._pending = None
+        agreed: list[int] = self._buffers[0].tolist()
+        return agreed
+
+
+def choose_device(device: str, local_rank: int = 0) -> torch.device:
+    """The torch device of a local rank; `auto` takes CUDA where there is one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device = 'cuda', and torch sees no GPU here",
+            "check `nvidia-smi` and that torch is a CUDA build, or use --device cpu",
+        )
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"local rank {local_rank} has no GPU of its own: there are {torch.cuda.device_count()}",
+            f"use --ranks {torch.cuda.device_count()} or fewer, or --device cpu",
+        )
+    return torch.device("cuda", local_rank)
+
+
+def join(device: str, *, timeout_s: float) -> World:
+    """Joins the ranks of this run, or stands alone where this process was not launched as one of several.
+
+    Keys of the shared store carry the attempt: after an elastic restart, gloo would otherwise meet the addresses
+    of dead ranks (pytorch #135712).
+    """
+    found = launched()
+    if found is None:
+        return World(device=choose_device(device))
+    chosen = choose_device(device, found.local_rank)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    timeout = timedelta(seconds=timeout_s)
+    store = dist.PrefixStore(f"attempt{found.attempt}", _connect(found))
+    dist.init_process_group(
+        "nccl" if chosen.type == "cuda" else "gloo",
+        store=store,
+        rank=found.rank,
+        world_size=found.num_ranks,
+        timeout=timeout,
+        device_id=chosen if chosen.type == "cuda" else None,
+    )
+    return World(
+        rank=found.rank,
+        local_rank=found.local_rank,
+        num_ranks=found.num_ranks,
+        local_num_ranks=found.local_num_ranks,
+        attempt=found.attempt,
+        device=chosen,
+        control=_side_group(found.num_ranks, timeout),
+        saving=_side_group(found.num_ranks, timeout),
+    )
+
+
+@functools.cache
+def _connect(found: Launched) -> dist.TCPStore:
+    """The store where ranks meet; one connection a process, since rank 0 may be the one that serves it."""
+    return dist.TCPStore(
+        found.address,
+        found.port,
+        is_master=found.rank == 0 and not found.store_in_agent,
+        timeout=timedelta(seconds=_MEETING_TIMEOUT_S),
+        wait_for_workers=False,
+    )
+
+
+def share_word(name: str, make: Callable[[], str]) -> str:
+    """What rank 0 made, on every rank and in every later attempt, before they have joined."""
+    found = launched()
+    assert found is not None, "only launched ranks have others to share a word with"
+    store = dist.PrefixStore("paceline", _connect(found))
+    if found.rank == 0 and not store.check([name]):
+        store.set(name, make())
+    return str(store.get(name).decode())
+
+
+def _side_group(num_ranks: int, timeout: timedelta) -> dist.ProcessGroup | None:
+    if num_ranks == 1:
+        return None
+    group = dist.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(group, dist.ProcessGroup), "every rank is a member of a group over all ranks"
+    return group
+
+
+def leave() -> None:
+    """Leaves the process groups, if this process is in any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,72 @@
+"""Ranks agree: the environment is read strictly, flags of one rank reach all after the same step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paceline.errors import UserError
+from paceline.parallel.world import Agreement, World, choose_device, join, launched, leave
+from tests.ranks import run_ranks
+
+
+def test_not_launched() -> None:
+    assert launched({}) is None
+
+
+def test_launched_reads_what_torchrun_sets() -> None:
+    found = launched(
+        {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RESTART_COUNT": "2"}
+    )
+    assert found is not None
+    assert (found.rank, found.local_rank, found.num_ranks, found.attempt) == (3, 1, 4, 2)
+
+
+def test_a_broken_environment_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="not usable"):
+        launched({"RANK": "x", "WORLD_SIZE": "2"})
+
+
+def test_alone_every_exchange_is_the_identity() -> None:
+    world = World()
+    assert world.broadcast("x") == "x"
+    assert world.sum_count(3) == 3
+    assert Agreement(world, 2).exchange([1, 0]) == [1, 0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_without_a_gpu_is_refused() -> None:
+    with pytest.raises(UserError, match="no GPU"):
+        choose_device("cuda")
+
+
+def flags_of_one_rank() -> list[list[int]]:
+    world = join("cpu", timeout_s=30)
+    agreement = Agreement(world, 2)
+    seen = [
+        agreement.exchange([int(step == 2 and world.rank == 1), step * world.rank])
+        for step in range(5)
+    ]
+    seen.append(agreement.settle())
+    leave()
+    return seen
+
+
+def test_a_flag_of_one_rank_reaches_all_one_exchange_later() -> None:
+    first, second = run_ranks(flags_of_one_rank, 2)
+    assert first == second == [[0, 0], [0, 0], [0, 1], [1, 2], [0, 3], [0, 4]]
+
+
+def exchanges() -> tuple[object, int, list[float]]:
+    world = join("cpu", timeout_s=30)
+    found = (
+        world.broadcast({"rank": world.rank}),
+        world.sum_count(world.rank + 1),
+        [float(t) for t in world.gather(torch.tensor(float(world.rank)))],
+    )
+    leave()
+    return found
+
+
+def test_exchanges_of_three_ranks() -> None:
+    assert run_ranks(exchanges, 3) == [({"rank": 0}, 6, [0.0, 1.0, 2.0])] * 3
