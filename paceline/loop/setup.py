@@ -1,0 +1,181 @@
+"""Builds what a run works with, in the order: devices, data, model, strategy, optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.checkpoint import load_weights
+from paceline.config.schema import RunConfig
+from paceline.data.batch import Batch
+from paceline.data.bundle import Data, bundle, load_data
+from paceline.data.loader import Loader
+from paceline.data.prefetch import Item, to_device
+from paceline.data.sources.functions import as_source
+from paceline.errors import UserError
+from paceline.loop.evaluate import Watched, watched_metric
+from paceline.loop.step import Training
+from paceline.models.registry import make_spec
+from paceline.models.spec import ModelSpec
+from paceline.optim.averaging import Average
+from paceline.optim.build import make_optimizer
+from paceline.optim.schedule import Schedule
+from paceline.parallel.place import Place, Split, split_batch
+from paceline.parallel.precision import make_loss_scale, parameter_dtype, set_matmul
+from paceline.parallel.registry import choose_strategy, get_strategy
+from paceline.parallel.world import World, choose_device
+from paceline.records.phases import PhaseClock
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What a user gave from Python instead of by name."""
+
+    model: Any = None
+    data: Any = None
+    eval_data: Any = None
+    loss: Any = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    config: RunConfig
+    place: Place
+    split: Split
+    data: Data
+    spec: ModelSpec
+    training: Training
+    loader: Loader
+    watched: Watched
+
+    def on_device(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The loader's items on this rank's device, normalized; what that costs is the phase `copy`."""
+
+        def timed(batch: Batch) -> Batch:
+            with self.training.clock.phase("copy"):
+                return self.data.prepare(batch)
+
+        return to_device(items, self.training.world.device, timed)
+
+
+def num_devices(config: RunConfig, device: torch.device | None = None) -> int:
+    """How many devices `parallel.ranks` means here: every GPU, or 2 CPU ranks where there is none."""
+    if config.parallel.strategy == "single":
+        return config.parallel.ranks or 1
+    on_gpus = config.device != "cpu" and torch.cuda.is_available()
+    found = torch.cuda.device_count() if on_gpus else 2
+    if on_gpus and config.parallel.ranks > found:
+        raise UserError(
+            f"parallel.ranks = {config.parallel.ranks}, and there are {found} GPUs here",
+            f"use --ranks {found} or fewer, or --device cpu",
+        )
+    return config.parallel.ranks or found
+
+
+def num_processes(config: RunConfig) -> int:
+    """How many ranks to launch; refuses what cannot work before anything is launched."""
+    choose_device(config.device)
+    devices = num_devices(config)
+    name = choose_strategy(config.parallel.strategy, devices)
+    place = get_strategy(name).place(config.parallel, devices, 0)
+    split_batch(config.train.global_batch, config.parallel.micro_batch, place)
+    return place.num_processes
+
+
+def resolve(config: RunConfig, num_ranks: int) -> RunConfig:
+    """`config` with `auto` settled for this many launched ranks (1: what one process uses is its own choice)."""
+    devices = num_ranks if num_ranks > 1 else num_devices(config)
+    name = choose_strategy(config.parallel.strategy, devices)
+    if name != "dp" and devices != num_ranks:
+        devices = num_ranks
+        name = choose_strategy(config.parallel.strategy, devices)
+    parallel = dataclasses.replace(config.parallel, strategy=name, ranks=devices)
+    return dataclasses.replace(config, parallel=parallel)
+
+
+def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
+    """config: already resolved."""
+    _set_determinism(config)
+    set_matmul(config.precision)
+    strategy = get_strategy(config.parallel.strategy)
+    place = strategy.place(config.parallel, config.parallel.ranks, world.rank)
+    if place.num_processes != world.num_ranks:
+        raise UserError(
+            f"parallel.strategy = {config.parallel.strategy!r} runs in {place.num_processes} process,"
+            f" and {world.num_ranks} ranks were launched",
+            "start one process, or use --strategy ddp",
+        )
+    split = split_batch(config.train.global_batch, config.parallel.micro_batch, place)
+    data = _load_data(config, objects)
+    loader = Loader(
+        data.train,
+        evaluation=data.evaluation,
+        augment=data.augment,
+        seed=config.seed,
+        data_rank=place.data_rank,
+        num_data_ranks=place.num_data_ranks,
+        global_batch=config.train.global_batch,
+        micro_batch=split.rows,
+        workers=config.data.workers,
+        prefetch=config.data.prefetch,
+        on_bad_sample=config.data.on_bad_sample,
+        pin_memory=world.device.type == "cuda",
+        num_local_ranks=world.local_num_ranks,
+    )
+    spec = make_spec(
+        config,
+        channels=data.channels,
+        num_classes=data.num_classes,
+        model=objects.model,
+        loss=objects.loss,
+        metrics=objects.metrics,
+    )
+    watched = watched_metric(config.train, spec.metrics)
+    clock = PhaseClock(world.device)
+    carried = strategy.carry(spec, config, world, clock)
+    optimizer = carried.build_optimizer(functools.partial(make_optimizer, config.optim))
+    if config.model.weights:
+        values = load_weights(Path(config.model.weights))
+        carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
+    total_steps = config.train.epochs * loader.steps_per_epoch
+    if config.train.max_steps:
+        total_steps = min(total_steps, config.train.max_steps)
+    training = Training(
+        config=config,
+        world=world,
+        clock=clock,
+        carried=carried,
+        optimizer=optimizer,
+        schedule=Schedule(
+            config.optim, config.train.global_batch, loader.steps_per_epoch, total_steps
+        ),
+        loss_scale=make_loss_scale(config.precision, world.device),
+        average=Average(carried.named_parameters(), config.optim.ema_decay)
+        if config.optim.ema_decay
+        else None,
+    )
+    return Prepared(config, place, split, data, spec, training, loader, watched)
+
+
+def _load_data(config: RunConfig, objects: Objects) -> Data:
+    dtype = parameter_dtype(config.precision)
+    if objects.data is None:
+        return load_data(config.data, config.seed, dtype=dtype)
+    evaluation = None if objects.eval_data is None else as_source(objects.eval_data, "eval_data=")
+    return bundle(
+        config.data, config.seed, as_source(objects.data, "data="), evaluation, dtype=dtype
+    )
+
+
+def _set_determinism(config: RunConfig) -> None:
+    """cuBLAS also needs CUBLAS_WORKSPACE_CONFIG, which the launcher sets before CUDA starts."""
+    torch.use_deterministic_algorithms(config.deterministic)
+    torch.backends.cudnn.deterministic = config.deterministic
+    torch.backends.cudnn.benchmark = not config.deterministic

@@ -1,0 +1,75 @@
+"""One optimizer step, in the order in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from paceline.config.schema import RunConfig
+from paceline.data.batch import Batch
+from paceline.models.spec import Sums
+from paceline.optim.averaging import Average
+from paceline.optim.build import set_learning_rate
+from paceline.optim.schedule import Schedule
+from paceline.parallel.contract import Carried, Gradients
+from paceline.parallel.precision import LossScale
+from paceline.parallel.world import World
+from paceline.records.phases import PhaseClock
+
+
+@dataclass
+class Training:
+    """What a step works with."""
+
+    config: RunConfig
+    world: World
+    clock: PhaseClock
+    carried: Carried
+    optimizer: Optimizer
+    schedule: Schedule
+    loss_scale: LossScale | None
+    average: Average | None
+    _counts: dict[int, Tensor] = field(default_factory=dict)
+
+    def count(self, value: int) -> Tensor:
+        """A count as a 0-d device tensor; made once a value, since making one may wait for the device."""
+        if value not in self._counts:
+            self._counts[value] = torch.tensor(float(value), device=self.world.device)
+        return self._counts[value]
+
+
+def train_step(
+    training: Training, micro_batches: Sequence[Batch], *, step: int, count: int
+) -> tuple[Sums, Gradients]:
+    """Moves the weights by one global batch.
+
+    micro_batches: this rank's share, on its device. count: real samples of the global batch, over all ranks.
+    Returns this rank's sums and what is known of the gradients.
+    """
+    config, clock, optimizer = training.config, training.clock, training.optimizer
+    scale = training.loss_scale.scale if training.loss_scale is not None else None
+
+    set_learning_rate(optimizer, training.schedule.learning_rate(step))
+    optimizer.zero_grad(set_to_none=True)
+    sums = training.carried.forward_backward(
+        micro_batches, step=step, count=training.count(count), loss_scale=scale
+    )
+    with clock.phase("optimizer"):
+        gradients = training.carried.finish_gradients(
+            optimizer,
+            max_norm=config.optim.clip_norm,
+            loss_scale=scale,
+            want_norm=config.records.gradient_norm,
+        )
+        # Only fp16 asks the device whether to skip: its overflows are expected, and cured by a smaller scale.
+        if training.loss_scale is None or bool(gradients.finite):
+            optimizer.step()
+        if training.loss_scale is not None and gradients.finite is not None:
+            training.loss_scale.update(gradients.finite)
+        if training.average is not None:
+            training.average.update(step)
+    return sums, gradients
