@@ -1,0 +1,86 @@
+"""Paceline trains a PyTorch model on every GPU you have; this is its Python interface.
+
+Names are imported when they are first used, so that `import paceline` and every `--help` do
+without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.api import train
+    from paceline.config.load import load_config
+    from paceline.config.schema import (
+        CheckpointConfig,
+        DataConfig,
+        LaunchConfig,
+        ModelConfig,
+        OptimConfig,
+        ParallelConfig,
+        PrecisionConfig,
+        RecordsConfig,
+        RunConfig,
+        TrainConfig,
+    )
+    from paceline.data.batch import Batch
+    from paceline.errors import DivergedError, PacelineError, RankFailedError, UserError
+    from paceline.models.spec import ModelSpec, Sums
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "paceline.api": ["train"],
+    "paceline.config.load": ["load_config"],
+    "paceline.config.schema": [
+        "RunConfig",
+        "DataConfig",
+        "ModelConfig",
+        "TrainConfig",
+        "OptimConfig",
+        "ParallelConfig",
+        "PrecisionConfig",
+        "CheckpointConfig",
+        "LaunchConfig",
+        "RecordsConfig",
+    ],
+    "paceline.data.batch": ["Batch"],
+    "paceline.models.spec": ["ModelSpec", "Sums"],
+    "paceline.errors": ["PacelineError", "UserError", "DivergedError", "RankFailedError"],
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Batch",
+    "CheckpointConfig",
+    "DataConfig",
+    "DivergedError",
+    "LaunchConfig",
+    "ModelConfig",
+    "ModelSpec",
+    "OptimConfig",
+    "PacelineError",
+    "ParallelConfig",
+    "PrecisionConfig",
+    "RankFailedError",
+    "RecordsConfig",
+    "RunConfig",
+    "Sums",
+    "TrainConfig",
+    "UserError",
+    "load_config",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
