@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from paceline.launch.objects import carried
 from paceline.loop.setup import Objects, num_processes
 from paceline.loop.stopping import StopRequest, stop_on_signals
 from paceline.loop.train import run as train_here
+from paceline.parallel.launched import launched
 from paceline.parallel.whole import load_exactly
-from paceline.parallel.world import launched, share_word
+from paceline.parallel.world import share_word
 from paceline.records.environment import write_environment
 from paceline.records.folder import RunFolder, write_atomically
 from paceline.ui.ending import show_end
@@ -139,15 +141,18 @@ def _run_ranks(folder: RunFolder, config: RunConfig, objects: Objects, show: boo
     num_ranks = num_processes(config)
     with contextlib.ExitStack() as stack:
         command = [sys.executable, "-m", "paceline.worker", str(folder.path)]
+        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.deterministic else {}
         if _has_objects(objects):
             command += ["--objects", str(stack.enter_context(carried(objects)))]
+            # Ranks import what the objects are made of from where it was imported here.
+            env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         view = stack.enter_context(_shown(folder, num_ranks)) if show else None
         ended = launch(
             command,
             folder,
             num_ranks=num_ranks,
             config=config.launch,
-            env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.deterministic else {},
+            env=env,
             say=view.notice if view is not None else None,
         )
     if ended.error is not None:

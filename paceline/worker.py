@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from paceline.errors import ExitCode
 from paceline.launch.first_cause import EXIT_CODES, Failure, describe, first_line, write_failure
@@ -28,17 +28,17 @@ from paceline.launch.peers import Peers
 from paceline.launch.placement import place, share_of
 from paceline.records.folder import RunFolder
 
-_LONGEST_LEAVE_S = 10.0  # for what the user's libraries do at exit
+_LONGEST_LEAVE_S = 60.0  # for what libraries do at exit, such as sending the last records
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank's process. `objects`: the file with what paceline.train() was given, if anything."""
+    """One rank's process. objects: what paceline.train() was given, if anything, or its file."""
 
     folder: RunFolder
     me: Identity
     lifeline: Lifeline
-    objects: Path | None = None
+    objects: Any = None
 
 
 def train(rank: Rank) -> None:
@@ -53,29 +53,43 @@ def train(rank: Rank) -> None:
         bind=config.parallel.affinity,
         on_gpus=config.device != "cpu",
     )
-    place(share, keep_threads=config.parallel.threads == 0 and _threads_are_chosen())
+    keep_threads = config.parallel.threads == 0 and _threads_are_chosen()
+    threads = place(share, keep_threads=keep_threads)
+
+    import torch
 
     from paceline.launch.objects import read
     from paceline.loop.stopping import StopRequest
     from paceline.loop.train import run
 
+    torch.set_num_threads(threads)  # where a user's script imported torch before
     stop = StopRequest()
     rank.lifeline.tell(stop.request)
-    objects = read(rank.objects) if rank.objects is not None else None
+    objects = read(rank.objects) if isinstance(rank.objects, Path) else rank.objects
     run(rank.folder, config, stop=stop, objects=objects)
 
 
-def main(argv: Sequence[str] | None = None, work: Callable[[Rank], None] = train) -> NoReturn:
-    """Never returns: a rank leaves by os._exit, which nothing can hold up."""
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    objects: Any = None,
+    work: Callable[[Rank], None] = train,
+) -> NoReturn:
+    """Never returns: a rank leaves by os._exit, which nothing can hold up.
+
+    objects: of a script that torchrun started itself as a rank, and that called paceline.train().
+    """
     open_standard_streams()
     lifeline = Lifeline()
     lifeline.attach()
     arguments = _parse(argv)
-    rank = Rank(RunFolder(arguments.folder), identify(), lifeline, arguments.objects)
+    folder = RunFolder(arguments.folder)
+    rank = Rank(folder, identify(), lifeline, objects if objects is not None else arguments.objects)
     log = rank.folder.log(rank.me.rank)
     terminal = Terminal(redirect(log))
     faulthandler.enable()
-    peers = Peers.join(rank.folder, rank.me)
+    peers = Peers(rank.folder, rank.me)
+    peers.join()
     lifeline.end_when_stuck(peers.failed, lambda peer: fail(rank, abandoned(rank, peer), terminal))
     if rank.me.local_rank == 0:
         terminal.say(f"training in {rank.folder.path}; the ranks print to {log.parent}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from paceline.data.augment import Augment
+from paceline.data.augment import Augment, NoAugment
 from paceline.data.batch import Batch
 from paceline.data.draws import Draws
 from paceline.data.generators import generators_kept, seed_generators
@@ -103,7 +103,8 @@ class Assembler:
     def _assemble(self, task: Task) -> Loaded:
         source = self._source(task)
         data, weights = self._rows(source, task)
-        if task.epoch is not None and not self.augment.before_stacking:
+        stacked = not isinstance(self.augment, NoAugment) and not self.augment.before_stacking
+        if task.epoch is not None and stacked:
             draws = Draws(self.seed, task.epoch, task.indices)
             data = _with_input(data, 4, lambda images: self.augment(images, draws))
         _check_targets(data, task.indices, source)

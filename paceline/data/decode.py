@@ -69,12 +69,14 @@ def _plain(error: Exception) -> str:
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """Bilinear with antialiasing, of (C, H, W), in the image's own dtype."""
+    """Bilinear with antialiasing, of (C, H, W) or (n, C, H, W), in the image's own dtype."""
     if image.shape[-2:] == (height, width):
         return image
+    if image.ndim == 3:
+        return resize(image[None], height, width)[0]
     return functional.interpolate(
-        image[None], (height, width), mode="bilinear", antialias=True, align_corners=False
-    )[0]
+        image, (height, width), mode="bilinear", antialias=True, align_corners=False
+    )
 
 
 def center_square(image: Tensor, size: int) -> Tensor:

@@ -60,7 +60,8 @@ class StepBatches:
 class Loader:
     """Micro-batches of one data rank.
 
-    micro_batch: 0 for one pass a step. evaluation: what `evaluation()` goes through.
+    micro_batch: 0 for one pass a step; with the ranks, it divides the global batch.
+    evaluation: what `evaluation()` goes through.
     workers: processes; 0: in this one, -1: as many as help, of `cores` (0: those this process may use).
     num_local_ranks: ranks that share this machine's shared memory, and its cores where `cores` is 0.
     pin_memory: for a device's faster copies.
@@ -90,7 +91,11 @@ class Loader:
         self._num_samples = len(source)
         self._num_evaluation = 0 if evaluation is None else len(evaluation)
         self._global_batch = global_batch
-        self._micro_batch = order.split_batch(global_batch, num_data_ranks, micro_batch)
+        self._micro_batch = micro_batch or global_batch // num_data_ranks
+        assert global_batch % (num_data_ranks * self._micro_batch) == 0, (
+            f"{global_batch} samples cannot be split over {num_data_ranks} ranks in micro-batches"
+            f" of {self._micro_batch}; the caller checks that"
+        )
         self._rank, self._num_ranks = data_rank, num_data_ranks
         self._pin = pin_memory
         self._assembler = Assembler(

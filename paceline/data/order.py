@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.data.draws import GOLDEN, key, mix
-from paceline.errors import UserError
 
 _ORDER = 0x0DE7  # keeps these keys apart from those of augmentation
 
@@ -47,31 +46,6 @@ class Cursor:
 def steps_per_epoch(num_samples: int, global_batch: int) -> int:
     """Optimizer steps of an epoch; the last may be smaller."""
     return -(-num_samples // global_batch)
-
-
-def split_batch(global_batch: int, num_data_ranks: int, micro_batch: int = 0) -> int:
-    """The samples of one micro-batch; checks that a global batch splits evenly. micro_batch = 0: one pass a step."""
-    unit = num_data_ranks * max(micro_batch, 1)
-    if global_batch % unit == 0:
-        return micro_batch or global_batch // num_data_ranks
-    parts = f"{num_data_ranks} rank{'s' * (num_data_ranks > 1)}"
-    if micro_batch:
-        parts += f" in micro-batches of {micro_batch}"
-    below = global_batch // unit * unit
-    batches = f"{below} or {below + unit}" if below else f"{unit}"
-    hint = f"use {batches}"
-    if ranks := _nearest_ranks(global_batch, num_data_ranks, max(micro_batch, 1)):
-        hint += f", or start {' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])}"
-    raise UserError(f"global_batch = {global_batch} cannot be split over {parts}", hint)
-
-
-def _nearest_ranks(global_batch: int, num_data_ranks: int, micro_batch: int) -> list[int]:
-    """The nearest numbers of ranks that would do, at most two."""
-    if global_batch % micro_batch:
-        return []
-    chunks = global_batch // micro_batch
-    fitting = [n for n in range(1, 2 * num_data_ranks) if chunks % n == 0]
-    return sorted(sorted(fitting, key=lambda n: abs(n - num_data_ranks))[:2])
 
 
 def step_chunks(

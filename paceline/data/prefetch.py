@@ -20,14 +20,14 @@ def to_device(items: Iterator[Item], device: torch.device, prepare: Prepare) -> 
     """The same items, with their batches on `device` and prepared. Closes `items` when it is closed."""
     if device.type == "cuda":
         return _ahead(items, device, prepare)
-    return _in_place(items, device, prepare)
+    return _in_place(items, prepare)
 
 
-def _in_place(items: Iterator[Item], device: torch.device, prepare: Prepare) -> Iterator[Item]:
-    """On the CPU: no thread, which would only take a core from the computation."""
+def _in_place(items: Iterator[Item], prepare: Prepare) -> Iterator[Item]:
+    """On the CPU, where batches are made: no thread, which would only take a core from the computation."""
     try:
         for item in items:
-            yield _map(item, lambda batch: prepare(batch.to(device)))
+            yield _map(item, prepare)
     finally:
         _close(items)
 

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from pickle import PicklingError
 from typing import Any
 
@@ -199,7 +199,21 @@ def start_fork_server(modules: list[str]) -> None:
     """Starts the process that loader processes are forked from; it imports torch while the rank does other things."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["paceline.data.preload", *modules])
+    with _blocked(
+        signal.SIGUSR1
+    ):  # the one of STOPPING that multiprocessing's tracker would die of
+        resource_tracker.ensure_running()
     forkserver.ensure_running()
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Processes that are started meanwhile never receive the signal."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore_stopping() -> None:

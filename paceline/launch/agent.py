@@ -125,7 +125,8 @@ class LocalAgent(LocalElasticAgent):
             self._attempt.ending_since = time.time()
             self._attempt.was_stopping = self._is_forwarded
             self._end_ranks()
-            if not self._may_restart(self._attempt):
+            is_clear = not self._processes()  # else a stuck rank may still hold its GPU
+            if not (self._may_restart(self._attempt) and is_clear):
                 self._remaining_restarts = 0
             return RunResult(state=WorkerState.FAILED)
         if len(ends) < worker_group.spec.local_world_size:
@@ -184,9 +185,8 @@ class LocalAgent(LocalElasticAgent):
     def _sweep(self) -> None:
         """Kills every process that ranks of this attempt left: each rank leads a process group."""
         for group in self._groups:
-            with contextlib.suppress(
-                ProcessLookupError, PermissionError
-            ):  # macOS: the latter for zombies
+            # macOS says PermissionError of a group that has only zombies left.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
         self._groups = []
         self._tell_guard()

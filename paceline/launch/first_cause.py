@@ -204,7 +204,8 @@ def find_first_cause(
     tails: Mapping[int, str],
     ending_since: float,
 ) -> Cause:
-    """
+    """The failure of one attempt that explains the others.
+
     ends: of every rank whose process ended. failures: what ranks wrote. tails: of their logs.
     ending_since: when the launcher began to end the others (unix seconds).
     """

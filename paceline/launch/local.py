@@ -26,7 +26,12 @@ from paceline.errors import ExitCode, PacelineError
 from paceline.launch.agent import Attempt, LocalAgent, Orders, StoppedBeforeStartError, make_spec
 from paceline.launch.first_cause import Cause, find_first_cause, read_failures, read_tail
 from paceline.launch.lifeline import LAUNCHER, STOP_SIGNALS, open_standard_streams
-from paceline.launch.outcome import forget_earlier_launch, read_result, write_launcher_result
+from paceline.launch.outcome import (
+    forget_earlier_launch,
+    forget_processes,
+    read_result,
+    write_launcher_result,
+)
 from paceline.records.folder import RunFolder
 
 TICK_S = 0.1
@@ -103,6 +108,7 @@ class Launcher:
                 LocalAgent(spec, environ, self._orders, self._may_restart)
             ) as agent:
                 outcome = self._follow(_AgentThread(agent))
+            forget_processes(self._folder)
             result = self._result(outcome)
             self._show.update()
         return result
@@ -183,7 +189,10 @@ class Launcher:
         """What rank 0 wrote; a command that writes nothing stopped where it was asked to."""
         status = written.get("status", "stopped" if self._orders.stop else "finished")
         stopped = status == "stopped"
-        reason = (self._orders.stop if stopped else "") or written.get("reason", "")
+        reason = str(written.get("reason", self._orders.stop))
+        if stopped and self._orders.stop and reason == STOP_SIGNALS[signal.SIGUSR1]:
+            reason = self._orders.stop  # ranks only know the signal that passed it on
+            self._folder.write_result(**{**written, "reason": reason})
         code = ExitCode.RESUME if stopped else ExitCode.OK
         return LaunchResult("stopped" if stopped else "finished", code, reason, self._num_restarts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.checkpoint import candidates
 from paceline.errors import UserError
 from paceline.records.folder import RunFolder
 
@@ -88,11 +90,7 @@ def take_up(located: Located) -> str:
     if not located.resumed:
         shutil.copytree(checkpoint, target / checkpoint.name)
         return f"starting from a copy of {checkpoint}"
-    newer = [
-        p
-        for p in target.glob("step-*")
-        if p.name > checkpoint.name and re.fullmatch(r"step-\d+", p.name)
-    ]
+    newer = list(itertools.takewhile(lambda p: p.name != checkpoint.name, candidates(target)))
     for path in newer:
         path.rename(path.with_name(f"aside-{time.strftime('%Y%m%d-%H%M%S')}-{path.name}"))
     return (

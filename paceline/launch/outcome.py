@@ -16,10 +16,15 @@ from paceline.records.reader import Record, latest, read
 def forget_earlier_launch(folder: RunFolder) -> None:
     """Removes what would be taken for this launch's: a result, failures and process numbers."""
     folder.result.unlink(missing_ok=True)
-    logs = folder.log(0).parent
-    for pattern in ("failure-*.json", "rank-*.pid"):
-        for path in logs.glob(pattern):
-            path.unlink()
+    for path in folder.log(0).parent.glob("failure-*.json"):
+        path.unlink()
+    forget_processes(folder)
+
+
+def forget_processes(folder: RunFolder) -> None:
+    """Removes the process numbers of ranks that were killed."""
+    for path in folder.log(0).parent.glob("rank-*.pid"):
+        path.unlink()
 
 
 def read_result(folder: RunFolder) -> dict[str, Any]:

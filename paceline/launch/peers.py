@@ -1,7 +1,7 @@
 """Whether another rank of this attempt is gone for good, by what it left in the run folder.
 
 Only needed where no launcher of ours ends the others: torchrun lets a rank that waits for a dead
-one hang for 30 s.
+one hang for 30 s. Ranks of machines that do not share the folder know nothing of each other here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,39 +27,28 @@ class Peers:
 
     folder: RunFolder
     me: Identity
-    since: float
 
-    @staticmethod
-    def join(folder: RunFolder, me: Identity) -> Peers:
-        """Announces this process to the others. Call it when the folder's `logs` exists."""
-        folder.failure(me.attempt, me.rank).unlink(
-            missing_ok=True
-        )  # of an earlier run in this folder
-        told = {"pid": os.getpid(), "attempt": me.attempt, "host": socket.gethostname()}
-        write_atomically(process_file(folder, me.rank), json.dumps(told) + "\n")
-        return Peers(folder, me, time.time())
+    def join(self) -> None:
+        """Announces this process to the others, in place of what an earlier run left."""
+        self.folder.failure(self.me.attempt, self.me.rank).unlink(missing_ok=True)
+        told = {"pid": os.getpid(), "attempt": self.me.attempt, "host": socket.gethostname()}
+        write_atomically(process_file(self.folder, self.me.rank), json.dumps(told) + "\n")
 
     def leave(self) -> None:
         """Says that this process ends as it should."""
         process_file(self.folder, self.me.rank).unlink(missing_ok=True)
 
     def failed(self) -> int | None:
-        """A rank that failed in this attempt; None where all known ones are alive or ended well."""
-        logs = self.folder.log(0).parent
-        for path in sorted(logs.glob(f"failure-{self.me.attempt}-*.json")):
-            rank = int(path.stem.rpartition("-")[2])
-            if rank != self.me.rank and path.stat().st_mtime >= self.since - 60:
-                return rank
-        for path in sorted(logs.glob("rank-*.pid")):
-            rank = int(path.stem.rpartition("-")[2])
-            if rank != self.me.rank and self._was_killed(path):
-                return rank
-        return None
+        """A rank that failed in this attempt; None where all known ones live or ended well."""
+        others = (rank for rank in range(self.me.num_ranks) if rank != self.me.rank)
+        return next((rank for rank in others if self._has_failed(rank)), None)
 
-    def _was_killed(self, path: Path) -> bool:
+    def _has_failed(self, rank: int) -> bool:
+        if self.folder.failure(self.me.attempt, rank).exists():
+            return True
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:  # it has just ended as it should
+            told = json.loads(process_file(self.folder, rank).read_text(encoding="utf-8"))
+        except FileNotFoundError:  # it has ended as it should, or has not begun
             return False
         here = told["host"] == socket.gethostname() and told["attempt"] == self.me.attempt
         return here and not _is_alive(told["pid"])
@@ -71,8 +59,6 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (
-        PermissionError
-    ):  # another user's, so not a rank's any more, but that says nothing of the rank
+    except PermissionError:  # the number is another user's process by now: then torchrun decides
         return True
     return True

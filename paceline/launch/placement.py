@@ -27,14 +27,19 @@ class Share:
 
 def place(
     share: Share, environ: MutableMapping[str, str] = os.environ, *, keep_threads: bool = False
-) -> None:
-    """Gives this process its share. keep_threads: numbers that stand in the environment win."""
-    chosen = environ.get(_THREAD_VARIABLES[0]) if keep_threads else None
+) -> int:
+    """Gives this process its share, and returns its number of threads.
+
+    keep_threads: numbers that stand in the environment win.
+    """
+    chosen = environ.get(_THREAD_VARIABLES[0], "") if keep_threads else ""
+    threads = int(chosen) if chosen.isdigit() and int(chosen) > 0 else share.threads
     for name in _THREAD_VARIABLES:
         if not (keep_threads and name in environ):
-            environ[name] = chosen or str(share.threads)
+            environ[name] = str(threads)
     if share.cores:
         os.sched_setaffinity(0, share.cores)
+    return threads
 
 
 def share_of(

@@ -71,7 +71,7 @@ class Journal:
         for report, time in zip(reports, times, strict=True):
             fields: dict[str, Any] = {"step": report.step, "epoch": report.epoch}
             if self._world.rank == 0:
-                fields |= {k: v for k, v in asdict(report).items() if v is not None}
+                fields |= {k: v for k, v in vars(report).items() if v is not None}
                 fields["skipped"] = progress.skipped
             self._records.write(
                 "step", **fields, step_s=time.step_s, phases=time.phases, memory_bytes=memory

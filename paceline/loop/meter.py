@@ -78,13 +78,9 @@ class Meter:
         kept, self._kept = self._kept, []
         if not kept:
             return []
-        columns = [k.sums.loss for k in kept] + [k.sums.count for k in kept]
-        columns += [k.sums.metrics[name] for name in self._metrics for k in kept]
-        table = (
-            torch.stack([c.to(torch.float64) for c in columns])
-            .cpu()
-            .view(2 + len(self._metrics), len(kept))
-        )
+        columns = [[k.sums.loss for k in kept], [k.sums.count for k in kept]]
+        columns += [[k.sums.metrics[name] for k in kept] for name in self._metrics]
+        table = torch.stack([torch.stack(column).double() for column in columns]).cpu()
         by_rank = self._world.gather(table)
         self._check_finite(kept, by_rank, last_good)
         loss, count, *metrics = torch.stack(by_rank).sum(dim=0).tolist()
@@ -108,9 +104,11 @@ class Meter:
     def _check_finite(
         self, kept: list[_Kept], by_rank: list[Tensor], last_good: Callable[[], str | None]
     ) -> None:
-        for i, k in enumerate(kept):
-            for rank, table in enumerate(by_rank):
-                loss = float(table[0, i])
+        losses = torch.stack([table[0] for table in by_rank], dim=1)
+        if bool(losses.isfinite().all()):
+            return
+        for k, of_ranks in zip(kept, losses.tolist(), strict=True):
+            for rank, loss in enumerate(of_ranks):
                 if not math.isfinite(loss):
                     raise diverged(f"the loss is {loss}", k.step, rank, k.lr, last_good())
 

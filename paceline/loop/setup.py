@@ -15,6 +15,7 @@ from paceline.checkpoint import load_weights
 from paceline.config.schema import RunConfig
 from paceline.data.batch import Batch
 from paceline.data.bundle import Data, bundle, load_data
+from paceline.data.generators import seed_generators
 from paceline.data.loader import Loader
 from paceline.data.prefetch import Item, to_device
 from paceline.data.sources.functions import as_source
@@ -102,6 +103,7 @@ def resolve(config: RunConfig, num_ranks: int) -> RunConfig:
 
 def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     """config: already resolved."""
+    seed_generators(config.seed, world.rank)  # for a user's code that draws in this process
     _set_determinism(config)
     set_matmul(config.precision)
     strategy = get_strategy(config.parallel.strategy)

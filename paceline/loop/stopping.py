@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
+import torch
+
 from paceline.config.schema import RunConfig
 from paceline.parallel.world import Agreement, World
 
 MAX_MINUTES = "max_minutes"
 _REASONS = ["", MAX_MINUTES, "SIGUSR1", "SIGTERM", "Ctrl-C"]  # the larger wins where ranks differ
 FLUSH_EVERY_S = 0.5
+AGREE_EVERY_S = 0.1  # an exchange is 0.2 ms of a core: much for every one of many short steps
 
 
 class StopRequest:
@@ -67,9 +70,11 @@ class Decisions:
     """Clocks are read on rank 0 and signals on every rank; one small exchange, hidden behind a step, makes them one."""
 
     def __init__(self, world: World, config: RunConfig, stop: StopRequest) -> None:
-        self._agreement = Agreement(world, 3)
+        self._world = world
+        self._agreement = Agreement(world, 3, every_s=AGREE_EVERY_S)
         self._stop = stop
         self._leads = world.rank == 0
+        self._owes_save = False
         now = time.monotonic()
         self._deadline = (
             now + 60 * config.train.max_minutes if config.train.max_minutes else float("inf")
@@ -77,17 +82,37 @@ class Decisions:
         self._save_every_s = 60 * config.checkpoint.every_minutes or float("inf")
         self._last_save = self._last_flush = now
 
+    def at_start(self) -> str:
+        """Why not to begin, if ranks were asked to stop while they started."""
+        mine = torch.tensor(_REASONS.index(self._reason(time.monotonic())))
+        return _REASONS[max(int(code) for code in self._world.gather(mine))]
+
     def after_step(self) -> Decision:
         now = time.monotonic()
-        stop = self._reason(now)
         save = self._leads and now - self._last_save >= self._save_every_s
         flush = self._leads and now - self._last_flush >= FLUSH_EVERY_S
-        agreed = self._agreement.exchange([_REASONS.index(stop), save, flush])
-        if agreed[1]:
+        decision = self._exchange(now, save, flush)
+        if decision.save:
             self._last_save = now
-        if agreed[2]:
+        if decision.flush:
             self._last_flush = now
-        return Decision(stop=_REASONS[agreed[0]], save=bool(agreed[1]), flush=bool(agreed[2]))
+        self._owes_save = False
+        return decision
+
+    def in_evaluation(self) -> str:
+        """Why to break the evaluation off, if so; a save that falls into it follows the next step."""
+        decision = self._exchange(time.monotonic(), save=False, flush=False)
+        self._owes_save = decision.save
+        return decision.stop
+
+    def _exchange(self, now: float, save: bool, flush: bool) -> Decision:
+        flags = [_REASONS.index(self._reason(now)), save, flush]
+        stop, agreed_save, agreed_flush = self._agreement.exchange(flags)
+        return Decision(
+            stop=_REASONS[stop],
+            save=bool(agreed_save) or self._owes_save,
+            flush=bool(agreed_flush),
+        )
 
     def settle(self) -> None:
         """Before anything else uses the control group."""

@@ -87,6 +87,9 @@ def start(folder: RunFolder, prepared: Prepared, records: RecordWriter, stop: St
 def train(this: Run) -> str:
     """Steps, epochs, evaluations and saves; returns why it was asked to stop, or nothing at the end."""
     config, progress = this.prepared.config, this.progress
+    stop = this.decisions.at_start()
+    if stop:
+        return stop
     while progress.epoch < config.train.epochs and not _steps_done(this) and not _stale(this):
         stop = train_epoch(this)
         if stop:
@@ -185,7 +188,7 @@ def run_evaluation(this: Run) -> tuple[Evaluation | None, str]:
 
     def should_stop() -> bool:
         nonlocal reason
-        reason = this.decisions.after_step().stop
+        reason = this.decisions.in_evaluation()
         return bool(reason)
 
     batches = prepared.on_device(prepared.loader.evaluation(prepared.config.train.eval_batch))
@@ -202,6 +205,8 @@ def finish(this: Run, reason: str, seconds: float) -> None:
     status = "stopped" if reason else "finished"
     if world.rank == 0 and not reason:
         save_weights(this.folder.weights, final_weights(this))
+    if not reason and _stale(this):
+        reason = f"no better {this.prepared.watched.name} in {progress.stale} evaluations"
     this.records.write("end", status=status, reason=reason, step=progress.step)
     this.records.flush()
     world.barrier()
@@ -214,7 +219,7 @@ def finish(this: Run, reason: str, seconds: float) -> None:
             metrics=_final_metrics(this),
             seconds=seconds,
             images_per_s=this.journal.images_per_s or 0.0,
-            weights=None if reason else this.folder.weights.name,
+            weights=this.folder.weights.name if status == "finished" else None,
             checkpoint=this.saver.newest,
         )
     world.barrier()

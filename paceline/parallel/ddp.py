@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.config.schema import ParallelConfig, RunConfig
 from paceline.data.batch import Batch
+from paceline.data.generators import generators_kept
 from paceline.errors import UserError
 from paceline.models.spec import ModelSpec, Sums
 from paceline.parallel.contract import Carried
@@ -54,25 +55,43 @@ class CarriedDDP(WholeModel):
         self.forward = self._wrapped
         self.skip_exchange = self._wrapped.no_sync
         self._buckets_settled = world.num_ranks == 1
+        self._stateful: list[str] = []
 
     def forward_backward(
         self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
     ) -> Sums:
         if not self._buckets_settled:
             self._settle_buckets(micro_batches[-1], step, count)
-        return super().forward_backward(
+        sums = super().forward_backward(
             micro_batches, step=step, count=count, loss_scale=loss_scale
         )
+        for name in self._stateful:  # as DDP does, but only what the model really changes
+            dist.broadcast(self.module.get_buffer(name), src=0)
+        return sums
+
+    def _find_stateful(self, before: dict[str, Tensor]) -> list[str]:
+        """Buffers that a pass has changed on any rank, besides BatchNorm's, which have their own rule."""
+        now = dict(self.module.named_buffers())
+        others = [name for name in now if not self.statistics.has(now[name])]
+        if not others:
+            return []
+        changed = torch.tensor([not torch.equal(now[name], before[name]) for name in others])
+        anywhere = torch.stack(self._world.gather(changed)).any(dim=0).tolist()
+        return [name for name, is_changed in zip(others, anywhere, strict=True) if is_changed]
 
     def _settle_buckets(self, batch: Batch, step: int, count: Tensor) -> None:
         """One pass that is thrown away.
 
         DDP orders its buckets anew after the first backward, and on 3 or more ranks another order is another sum:
-        without this pass, a resumed run would not be bit-equal to one that was never interrupted.
+        without this pass, a resumed run would not be bit-equal to one that was never interrupted. It leaves no
+        trace in the model's buffers (statistics, spectral norm's vectors) and in the generators.
         """
-        self.statistics.begin(1)
-        self.accumulate([batch], step=step, count=count, loss_scale=None)
-        self.statistics.restore()
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        with generators_kept():
+            self.accumulate([batch], step=step, count=count, loss_scale=None)
+        self._stateful = self._find_stateful(before)
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(before[name])
         unused = [
             n for n, p in self.module.named_parameters() if p.requires_grad and p.grad is None
         ]

@@ -8,6 +8,7 @@ process with two micro-batches and two ranks with one agree exactly, and all ran
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -32,15 +33,20 @@ class RunningStatistics:
         ]
         self._num_ranks = num_ranks
         self._active = False
-        self._start: list[Tensor] = []
-        self._mean: list[Tensor] = []
+        self._start = [torch.empty_like(t) for t in (*self._buffers, *self._counters)]
+        self._flat, self._sums = _flat_zeros(self._buffers)
+        self._exchange: dist.Work | None = None
+
+    def has(self, buffer: Tensor) -> bool:
+        """Whether this is one of the buffers that are kept equal here."""
+        return any(buffer is own for own in (*self._buffers, *self._counters))
 
     def begin(self, num_micro_batches: int) -> None:
         """Before the first micro-batch of a step."""
         self._active = bool(self._buffers) and (num_micro_batches > 1 or self._num_ranks > 1)
         if self._active:
-            self._start = [t.clone() for t in (*self._buffers, *self._counters)]
-            self._mean = [torch.zeros_like(t) for t in self._buffers]
+            torch._foreach_copy_(self._start, [*self._buffers, *self._counters])
+            self._flat.zero_()
 
     def forward(self, batch: Batch) -> AbstractContextManager[None]:
         """Around one micro-batch's forward pass.
@@ -51,34 +57,40 @@ class RunningStatistics:
         alone = bool(self._norms) and (len(batch) == 1 or batch.num_real == 0)
         return _in_evaluation(self._norms) if alone else contextlib.nullcontext()
 
-    def add(self, batch: Batch, count: Tensor) -> None:
-        """After one micro-batch's backward pass, which still reads the buffers.
-
-        count: 0-d, real samples of the global batch.
-        """
+    def add(self, batch: Batch, *, last: bool) -> None:
+        """After one micro-batch's forward pass. The last starts the exchange, which backward then hides."""
         if not self._active:
             return
-        for mean, buffer in zip(self._mean, self._buffers, strict=True):
-            mean.add_(buffer * batch.num_real / count)
-        torch._foreach_copy_([*self._buffers, *self._counters], self._start)
+        torch._foreach_add_(self._sums, self._buffers, alpha=batch.num_real)
+        if last and self._num_ranks > 1:
+            self._exchange = dist.all_reduce(self._flat, async_op=True)
 
-    def finish(self) -> None:
-        """After the last micro-batch: every rank gets the mean."""
+    def put_back(self) -> None:
+        """After one micro-batch's backward pass, which still reads the buffers."""
+        if self._active:
+            torch._foreach_copy_([*self._buffers, *self._counters], self._start)
+
+    def finish(self, count: Tensor) -> None:
+        """After the last micro-batch: every rank gets the mean. count: 0-d, real samples of the global batch."""
         if not self._active:
             return
-        if self._num_ranks > 1:
-            flat = torch.cat([m.flatten() for m in self._mean])
-            dist.all_reduce(flat)
-            parts = flat.split([m.numel() for m in self._mean])
-            self._mean = [p.view_as(m) for p, m in zip(parts, self._mean, strict=True)]
-        torch._foreach_copy_(self._buffers, self._mean)
+        if self._exchange is not None:
+            self._exchange.wait()
+            self._exchange = None
+        self._flat.div_(count)
+        torch._foreach_copy_(self._buffers, self._sums)
         if self._counters:
             torch._foreach_add_(self._counters, 1)
 
-    def restore(self) -> None:
-        """Back to where `begin` found them, for a pass that is thrown away."""
-        if self._active:
-            torch._foreach_copy_([*self._buffers, *self._counters], self._start)
+
+def _flat_zeros(tensors: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """One tensor of zeros, to be exchanged at once, and its parts as views shaped like `tensors`."""
+    if not tensors:
+        return torch.zeros(0), []
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
+    flat = torch.zeros(sum(t.numel() for t in tensors), dtype=dtype, device=tensors[0].device)
+    parts = flat.split([t.numel() for t in tensors])
+    return flat, [part.view_as(t) for part, t in zip(parts, tensors, strict=True)]
 
 
 @contextlib.contextmanager

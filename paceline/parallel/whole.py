@@ -63,7 +63,7 @@ class WholeModel:
     ) -> Sums:
         self.statistics.begin(len(micro_batches))
         sums = self.accumulate(micro_batches, step=step, count=count, loss_scale=loss_scale)
-        self.statistics.finish()
+        self.statistics.finish(count)
         return sums
 
     def accumulate(
@@ -78,13 +78,14 @@ class WholeModel:
                 with self.clock.phase("forward"):
                     with self.statistics.forward(batch):
                         sums = self._sums(self.forward, batch)
+                    self.statistics.add(batch, last=i == last)
                     # Divided before backward: the gradient of the raw sum overflows fp16 under a loss scale.
                     objective = sums.loss / count
                     if loss_scale is not None:
                         objective = objective * loss_scale
                 with self.clock.phase("backward"):
                     objective.backward()
-            self.statistics.add(batch, count)
+            self.statistics.put_back()
             total = sums.detach() if total is None else total + sums.detach()
         assert total is not None, "a step has at least one micro-batch on every rank"
         return total
@@ -106,12 +107,12 @@ class WholeModel:
     def finish_gradients(
         self, optimizer: Optimizer, *, max_norm: float, loss_scale: Tensor | None, want_norm: bool
     ) -> Gradients:
+        if not (max_norm or want_norm or loss_scale is not None):
+            return Gradients(None, None)
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
         if loss_scale is not None:
             torch._foreach_mul_(gradients, loss_scale.reciprocal())
-        if not (max_norm or want_norm or loss_scale is not None):
-            return Gradients(None, None)
         norm = get_total_norm(gradients)
         if max_norm:
             clip_grads_with_norm_(parameters, max_norm, norm)

@@ -1,4 +1,4 @@
-"""The ranks of a run and how they talk; the only reader of RANK, WORLD_SIZE and their like.
+"""The ranks of a run and how they talk; who this process is among them, `launched.py` reads.
 
 Three process groups: the default one for gradients (NCCL on GPUs, gloo on CPUs), `control` for small decisions on
 the CPU, and `saving` for the checkpoint store's background thread, which must never share a group with training.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,45 +18,9 @@ import torch
 import torch.distributed as dist
 
 from paceline.errors import UserError
+from paceline.parallel.launched import Launched, launched
 
 _MEETING_TIMEOUT_S = 300
-
-
-@dataclass(frozen=True)
-class Launched:
-    """What a launcher (torch elastic, torchrun) tells a rank through its environment."""
-
-    rank: int
-    local_rank: int
-    num_ranks: int
-    local_num_ranks: int
-    attempt: int
-    address: str
-    port: int
-    store_in_agent: bool
-
-
-def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
-    """The launcher's word to this process, or None where nobody launched it as a rank."""
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
-        return None
-    try:
-        num_ranks = int(environ["WORLD_SIZE"])
-        return Launched(
-            rank=int(environ["RANK"]),
-            local_rank=int(environ.get("LOCAL_RANK", environ["RANK"])),
-            num_ranks=num_ranks,
-            local_num_ranks=int(environ.get("LOCAL_WORLD_SIZE", num_ranks)),
-            attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-            address=environ.get("MASTER_ADDR", "127.0.0.1"),
-            port=int(environ.get("MASTER_PORT", "29500")),
-            store_in_agent=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        )
-    except ValueError as error:
-        raise UserError(
-            f"the launcher's environment is not usable: {error}",
-            "start ranks with `paceline train --ranks N` or with torchrun",
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -104,36 +68,50 @@ class World:
 class Agreement:
     """Flags on which all ranks act after the same step, though only one rank may know of them.
 
-    Each call hands in this rank's flags and returns the maximum over ranks of the call before, so that the exchange
-    is hidden behind a step. Alone, flags take effect at once.
+    Each call hands in this rank's flags and returns the maximum over ranks of the exchange before, so that it is
+    hidden behind a step. every_s: where calls follow quicker, as many share one exchange as fit into this time; the
+    others return zeros, so a flag stands until it is agreed upon. Alone, flags take effect at once.
     """
 
-    def __init__(self, world: World, num_flags: int) -> None:
+    MOST_CALLS = 16  # that share an exchange: the next ones may take far longer than the last did
+
+    def __init__(self, world: World, num_flags: int, *, every_s: float = 0.0) -> None:
         self._group = world.control
-        self._buffers = [torch.zeros(num_flags, dtype=torch.int32) for _ in range(2)]
+        self._num_flags = num_flags
+        self._every_s = every_s
+        self._values = torch.zeros(0)
         self._pending: dist.Work | None = None
+        self._calls, self._calls_apart = 0, 1
+        self._last = time.monotonic()
 
     def exchange(self, flags: Sequence[int]) -> list[int]:
         if self._group is None:
             return list(flags)
+        self._calls += 1
+        if self._calls < self._calls_apart:
+            return [0] * self._num_flags
         agreed = self.settle()
-        self._buffers.reverse()
-        current = self._buffers[0]
-        for index, flag in enumerate(flags):
-            current[index] = flag
+        self._values = torch.tensor([*flags, self._calls_in_time()], dtype=torch.int32)
         self._pending = dist.all_reduce(
-            current, op=dist.ReduceOp.MAX, group=self._group, async_op=True
+            self._values, op=dist.ReduceOp.MAX, group=self._group, async_op=True
         )
         return agreed
 
     def settle(self) -> list[int]:
         """The flags still under way (zeros where there are none); afterwards nothing is."""
         if self._pending is None:
-            return [0] * len(self._buffers[0])
+            return [0] * self._num_flags
         self._pending.wait()
         self._pending = None
-        agreed: list[int] = self._buffers[0].tolist()
+        *agreed, self._calls_apart = self._values.tolist()
         return agreed
+
+    def _calls_in_time(self) -> int:
+        """How many calls fit into `every_s`, as long as those since the last exchange took; agreed upon like a flag."""
+        now = time.monotonic()
+        each_s = (now - self._last) / self._calls
+        self._last, self._calls = now, 0
+        return int(min(self.MOST_CALLS, max(1.0, self._every_s / max(each_s, 1e-9))))
 
 
 def choose_device(device: str, local_rank: int = 0) -> torch.device:

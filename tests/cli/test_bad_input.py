@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import socket
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from paceline.checkpoint import open_checkpoint
 from paceline.cli import main
 from paceline.errors import ExitCode
 
@@ -184,6 +186,31 @@ def test_a_loss_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture
     step = int(told.split("in step ")[1].split()[0])
     good = int(told.split("checkpoints/step-")[1].split()[0].split("\n")[0])
     assert good == step - 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
+def test_a_full_disk_while_saving_costs_the_checkpoint_and_not_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Room for two checkpoints of 180 kB and the weights, not for a third: the first two stay whole."""
+    run = tmp_path / "r"
+    run.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=504k", "tmpfs", run], check=True)
+    try:
+        code, said = paceline(
+            f"train --ranks 1 --run r {SMALL} --set train.max_steps=6 --set checkpoint.every_steps=1"
+            " --set checkpoint.keep_last=2 --set checkpoint.keep_best=false",
+            capsys,
+        )
+        assert code == ExitCode.OK, said
+        assert "No space left on device" in said
+        saved = [path for path in (run / "checkpoints").iterdir() if open_checkpoint(path)]
+        assert [path.name for path in saved] != []
+        assert load_file(run / "model.safetensors")
+        result = json.loads((run / "result.json").read_text())
+        assert (result["status"], result["step"]) == ("finished", 6)
+    finally:
+        subprocess.run(["umount", run], check=True)
 
 
 class Exploit:

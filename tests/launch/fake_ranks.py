@@ -47,9 +47,10 @@ def leave_with_code() -> None:
 
 def crash_beside_a_deaf_rank() -> None:
     if ME.rank == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: mark("told-to-end"))
         mark("deaf")
-        time.sleep(60)
+        while True:
+            time.sleep(60)
     wait_for("deaf")
     raise ValueError("the cause")
 
@@ -73,7 +74,7 @@ def segfault() -> None:
 
 
 def lose_a_peer() -> None:
-    """Rank 1 is killed within a collective; the others report a lost connection, at once."""
+    """Rank 1 is killed within a collective; the other reports a lost connection, at once."""
     dist = join()
     import torch
 

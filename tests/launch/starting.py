@@ -76,7 +76,7 @@ class LauncherProcess:
             **options,
         )
 
-    def wait_for(self, path: Path, timeout_s: float = 30) -> None:
+    def wait_for(self, path: Path, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not path.exists():
             assert self.process.poll() is None, f"the launcher ended early: {self.output()}"

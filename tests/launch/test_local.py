@@ -134,20 +134,15 @@ def test_a_rank_that_ignores_sigterm_ends_with_the_others(folder: RunFolder) -> 
     assert "rank 1 failed with ValueError: the cause" in result.error.what
 
 
-def test_a_killed_rank_is_the_cause_though_others_lose_their_connection(folder: RunFolder) -> None:
-    start = time.monotonic()
-    result = run_ranks("lose_a_peer", folder)
-    assert time.monotonic() - start < 15
-    assert result.error is not None
-    assert result.error.what == f"rank 1 was killed by SIGKILL (its log: {folder.log(1)})"
-    assert "out-of-memory" in result.error.hint
-    failures = [json.loads(path.read_text()) for path in folder.path.glob("logs/failure-*.json")]
-    assert failures, "no other rank noticed"
-    assert {failure["category"] for failure in failures} == {"lost-connection"}
-
-
-def test_ranks_meet_again_over_gloo_after_restarts(folder: RunFolder) -> None:
-    result = run_ranks("lose_a_peer_once", folder, max_restarts=1)
+def test_a_killed_rank_is_the_cause_though_the_other_loses_its_connection(
+    folder: RunFolder,
+) -> None:
+    """And after a restart, ranks meet again over gloo."""
+    said: list[str] = []
+    result = run_ranks("lose_a_peer_once", folder, max_restarts=1, said=said)
+    assert said[0].startswith("rank 1 was killed by SIGKILL; restart 1 of at most 1")
+    told = json.loads(folder.failure(0, 0).read_text())
+    assert told["category"] == "lost-connection"
     assert (result.status, result.num_restarts) == ("finished", 1)
     assert "the sum is 2" in folder.log(0).read_text()
 
@@ -206,14 +201,28 @@ def test_torchs_own_words_are_kept_from_the_user(
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_a_first_signal_lets_the_ranks_save(folder: RunFolder, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGINT, "Ctrl-C"),
+        (signal.SIGTERM, "SIGTERM"),
+        (signal.SIGUSR1, "SIGUSR1"),
+        (signal.SIGHUP, "hang-up (SIGHUP)"),
+    ],
+)
+def test_a_first_signal_lets_the_ranks_save(
+    folder: RunFolder, number: signal.Signals, reason: str
+) -> None:
     said: list[str] = []
     press = Press((folder.path / "ready-0-1", number))
     result = run_ranks("stop_when_asked", folder, said=said, tick=press)
     assert (result.status, result.exit_code) == ("stopped", ExitCode.RESUME)
-    assert written(folder)["reason"] == "SIGUSR1"
-    assert "save and end" in said[0]
+    assert (result.reason, written(folder)["reason"], written(folder)["step"]) == (
+        reason,
+        reason,
+        3,
+    )
+    assert said[0].startswith(f"{reason}: the ranks finish their step, save and end")
 
 
 def test_a_storm_of_sigterm_is_one_request(folder: RunFolder) -> None:
@@ -233,7 +242,7 @@ def test_a_second_ctrl_c_ends_at_once(folder: RunFolder) -> None:
     ready = folder.path / "ready-0-1"
     press = Press((ready, signal.SIGINT), (ready, signal.SIGINT))
     result = run_ranks("ignore_stop", folder, max_restarts=3, tick=press)
-    assert time.monotonic() - press.at < 1.5
+    assert time.monotonic() - press.at < 2.5
     assert (result.status, result.exit_code) == ("interrupted", ExitCode.INTERRUPTED)
 
 
@@ -259,7 +268,7 @@ def test_a_stop_while_ranks_cannot_listen_yet_reaches_them(folder: RunFolder) ->
 
 
 def test_a_stop_while_ranks_are_being_restarted(folder: RunFolder) -> None:
-    press = Press((folder.failure(0, 1), signal.SIGTERM))
+    press = Press((folder.path / "told-to-end", signal.SIGTERM))
     result = run_ranks("crash_beside_a_deaf_rank", folder, max_restarts=3, tick=press)
     assert (result.status, result.exit_code) == ("stopped", ExitCode.RESUME)
     assert result.num_restarts == 0
@@ -317,7 +326,7 @@ def test_a_killed_launcher_leaves_no_process(
         process.wait_for(folder.path / f"ready-0-{rank}")
     assert len(process.relatives()) == 1 + 1 + 2 + 4, "launcher, guard, ranks, their children"
     process.process.kill()
-    assert wait_until(lambda: process.relatives() == []) < 3
+    assert wait_until(lambda: process.relatives() == []) < 5
 
 
 def test_ctrl_c_at_a_terminal(folder: RunFolder, launcher: Callable[..., LauncherProcess]) -> None:
@@ -336,7 +345,7 @@ def test_ctrl_c_at_a_terminal(folder: RunFolder, launcher: Callable[..., Launche
         process.wait_for(folder.path / "ready-0-1")
         os.write(ours, b"\x03")
         assert process.result()["exit_code"] == ExitCode.RESUME
-        assert written(folder)["reason"] == "SIGUSR1"
+        assert written(folder)["reason"] == "Ctrl-C"
     finally:
         os.close(ours)
 

@@ -168,11 +168,11 @@ def test_cpulists() -> None:
 
 def test_threads_of_the_environment_can_be_kept() -> None:
     environ = {"OMP_NUM_THREADS": "3"}
-    place(Share(2), environ, keep_threads=True)
+    assert place(Share(2), environ, keep_threads=True) == 3
     assert environ == dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "3"
     )
-    place(Share(2), environ)
+    assert place(Share(2), environ) == 2
     assert set(environ.values()) == {"2"}
 
 

@@ -62,7 +62,7 @@ def failure(folder: RunFolder, rank: int = 0) -> dict[str, Any]:
 
 
 def appears(path: Path) -> None:
-    wait_until(path.exists, timeout_s=20)
+    wait_until(path.exists, timeout_s=60)
 
 
 def test_everything_printed_is_in_the_log_at_once(start: Start, folder: RunFolder) -> None:
@@ -149,7 +149,7 @@ def test_after_sigterm_a_rank_waits_for_no_peer_that_failed(
     time.sleep(3)
     assert process.poll() is None, "peers are alive: the step may take long"
     write_failure(folder, 0, Failure(1, time.time(), "own", "ValueError", "wrong"))
-    assert process.wait(timeout=3) == 1
+    assert process.wait(timeout=10) == 1
     assert failure(folder)["category"] == "lost-connection"
     assert "waited for rank 1, which had failed" in folder.log(0).read_text()
 
@@ -170,7 +170,7 @@ def test_a_rank_does_not_outlive_its_launcher(
     [rank] = psutil.Process(parent.pid).children()
     parent.kill()
     if with_agent:
-        assert wait_until(lambda: not rank.is_running(), timeout_s=5) < 2
+        assert wait_until(lambda: not rank.is_running()) < 5
     else:
         time.sleep(0.7)
         assert rank.is_running()

@@ -12,7 +12,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.data.order import permutation
-from tests.loop.runs import BAD, Net, Points, largest_difference, train_rank, weights
+from paceline.loop.setup import Objects
+from paceline.loop.stopping import StopRequest
+from paceline.loop.train import run
+from paceline.records.folder import RunFolder
+from tests.loop.runs import (
+    BAD,
+    Net,
+    Points,
+    config_of,
+    largest_difference,
+    train_rank,
+    weights,
+)
 from tests.ranks import run_ranks
 
 STEPS, BATCH, EPOCHS = 5, 12, 2
@@ -107,3 +119,34 @@ def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(tmp_path: Path)
     a, b, c = (weights(tmp_path / name) for name in "abc")
     assert all(torch.equal(a[n], b[n]) for n in a)
     assert not any(torch.equal(a[n], c[n]) for n in a if "norm" not in n)
+
+
+def test_a_buffer_that_the_model_changes_itself_is_rank_0s_everywhere(tmp_path: Path) -> None:
+    """Such as a codebook's: DDP's own rule, kept without sending buffers that never change."""
+    values = run_ranks(buffer_after_training, 2, tmp_path)
+    assert torch.equal(values[0], values[1])
+    assert float(values[0].abs().sum()) > 0
+
+
+def buffer_after_training(folder: Path) -> Tensor:
+    run_folder = RunFolder(folder)
+    run_folder.create()
+    net = Remembering()
+    objects = Objects(model=lambda: net, data=Points(), eval_data=Points(num=13))
+    run(run_folder, config_of(), stop=StopRequest(), objects=objects)
+    return net.seen
+
+
+class Remembering(Net):
+    """Keeps the mean of the last inputs that it was trained on."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen = x.detach().mean(dim=(0, 2, 3))
+        return super().forward(x)

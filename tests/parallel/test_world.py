@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from paceline.errors import UserError
-from paceline.parallel.world import Agreement, World, choose_device, join, launched, leave
+from paceline.parallel.launched import launched
+from paceline.parallel.world import Agreement, World, choose_device, join, leave
 from tests.ranks import run_ranks
 
 

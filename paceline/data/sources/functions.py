@@ -16,9 +16,7 @@ from paceline.data.importing import import_function
 from paceline.data.sources.base import ArraySource, BadSample, Normalization, Source
 from paceline.errors import UserError
 
-_RETURN = (
-    "return a torch Dataset or a paceline Source for training, or a pair of them: train, evaluation"
-)
+_RETURN = "give a torch Dataset or a paceline Source for training, or a pair: train, evaluation"
 _UNREADABLE = (OSError, ValueError, RuntimeError, SyntaxError, EOFError)  # what decoders raise
 
 

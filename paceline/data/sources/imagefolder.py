@@ -168,7 +168,7 @@ def _root(path: str) -> bytes:
     if not path:
         raise UserError('data.source = "imagefolder:" names no folder', "write imagefolder:PATH")
     root = os.fsencode(os.path.expanduser(path))
-    if b"\0" in root or not os.path.exists(root):
+    if not os.path.exists(root):
         raise UserError(f"data.source: {printable(root)} does not exist", _what_exists(root))
     if not os.path.isdir(root):
         raise UserError(
@@ -180,7 +180,7 @@ def _root(path: str) -> bytes:
 
 def _what_exists(root: bytes) -> str:
     """The hint for a missing path: the nearest name where the path goes wrong."""
-    parent, name = os.path.split(os.path.abspath(root.replace(b"\0", b"")))
+    parent, name = os.path.split(os.path.abspath(root))
     while not os.path.isdir(parent):
         parent, name = os.path.split(parent)
     try:
@@ -230,7 +230,11 @@ def _check_no_empty_class(root: bytes, classes: list[bytes], counts: list[int]) 
 
 def _class_folders(root: bytes) -> list[bytes]:
     """Names of the sub-folders, without hidden ones."""
-    return sorted(e.name for e in _entries(root) if not e.name.startswith(b".") and e.is_dir())
+    return sorted(e.name for e in _entries(root) if not e.name.startswith(b".") and _is_folder(e))
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    return not _leads_nowhere(entry) and entry.is_dir()
 
 
 def _files(folder: bytes, name: bytes, above: tuple[tuple[int, int], ...]) -> Iterator[bytes]:
@@ -242,10 +246,18 @@ def _files(folder: bytes, name: bytes, above: tuple[tuple[int, int], ...]) -> It
     for entry in _entries(folder):
         if entry.name.startswith(b"."):
             continue
-        if entry.is_dir():
-            yield from _files(entry.path, os.path.join(name, entry.name), (*above, identity))
+        inside = os.path.join(name, entry.name)
+        if _leads_nowhere(entry):
+            yield inside  # seen as unreadable when it is loaded, instead of missing without a word
+        elif entry.is_dir():
+            yield from _files(entry.path, inside, (*above, identity))
         elif entry.is_file():
-            yield os.path.join(name, entry.name)
+            yield inside
+
+
+def _leads_nowhere(entry: os.DirEntry[bytes]) -> bool:
+    """A link to what is not there, or to itself."""
+    return entry.is_symlink() and not os.path.exists(entry.path)
 
 
 def _entries(folder: bytes) -> list[os.DirEntry[bytes]]:

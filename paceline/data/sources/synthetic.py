@@ -8,7 +8,9 @@ from paceline.data.draws import Draws, key, mix
 from paceline.data.sources.base import Normalization, VectorSource
 
 _GRID = 4  # a class's picture is a coarse checkerboard of so many random colours a side
-_LABEL, _NOISE = 11, 12  # streams of draws
+_LABEL = 11  # a stream of draws
+_PLACES = 1 << 20  # where an image's noise may begin: so many images differ for certain
+_STRIDE = 0x9E3B5  # odd, so that neighbours begin far apart and none at the same place
 _KEY = 0x5EED  # the images are the same for every seed of a run
 
 
@@ -26,7 +28,7 @@ class Synthetic(VectorSource):
         self._size = image_size
         self._cell = -(-image_size // _GRID)
         self._pixels = 3 * (_GRID * self._cell) ** 2
-        self._noise = _halved_bytes(2 * self._pixels + 4096, key(_KEY, 0))
+        self._noise = _halved_bytes(self._pixels + _PLACES, key(_KEY, 0))
         colours = _halved_bytes(num_classes * 3 * _GRID * _GRID, key(_KEY, 1))
         self._colours = colours.reshape(num_classes, 3, _GRID, 1, _GRID, 1)
 
@@ -34,9 +36,9 @@ class Synthetic(VectorSource):
         return self._num_samples
 
     def load_many(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        draws = Draws(_KEY, 0, indices + self._first)
-        labels = draws.integers(_LABEL, self.num_classes, 1)[:, 0]
-        starts = draws.integers(_NOISE, len(self._noise) - self._pixels + 1, 1)[:, 0]
+        numbers = indices + self._first
+        labels = Draws(_KEY, 0, numbers).integers(_LABEL, self.num_classes, 1)[:, 0]
+        starts = numbers * _STRIDE % _PLACES
         images = np.empty((len(indices), self._pixels), np.uint8)
         for image, start in zip(images, starts.tolist(), strict=True):
             image[:] = self._noise[start : start + self._pixels]
