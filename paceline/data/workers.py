@@ -30,6 +30,10 @@ _MORE_SHARED = (
 )
 
 
+_WHY_IT_LEFT = (
+    "see its traceback above, or set data.workers = 0; a script that starts a run needs "
+    'if __name__ == "__main__": around it'
+)
 _UNSENDABLE = (PicklingError, AttributeError, TypeError)  # what pickling raises
 
 
@@ -189,7 +193,10 @@ class WorkerPool:
         )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Got pickle error")
-            iterator = iter(loader)
+            try:
+                iterator = iter(loader)
+            except (BrokenPipeError, EOFError) as e:
+                raise UserError("a loader process ended while it started", _WHY_IT_LEFT) from e
         self._loader = loader
         self._running[:] = [iterator]
         return iterator
@@ -285,4 +292,7 @@ def _death(number: int, pid: int, exitcode: int) -> UserError:
             f"{name} was killed by {signal.Signals(-exitcode).name}",
             "set data.workers = 0 to see where; a library that decodes samples is the usual suspect",
         )
-    return UserError(f"{name} left with exit code {exitcode}", "set data.workers = 0 to see why")
+    return UserError(
+        f"{name} left with exit code {exitcode}",
+        _WHY_IT_LEFT,
+    )

@@ -129,6 +129,7 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         prefetch=config.data.prefetch,
         on_bad_sample=config.data.on_bad_sample,
         pin_memory=world.device.type == "cuda",
+        cores=torch.get_num_threads(),  # this rank's share of the machine
         num_local_ranks=world.local_num_ranks,
     )
     spec = make_spec(
