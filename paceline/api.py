@@ -31,7 +31,6 @@ from paceline.parallel.whole import load_exactly
 from paceline.parallel.world import share_word
 from paceline.records.environment import write_environment
 from paceline.records.folder import RunFolder, write_atomically
-from paceline.ui.ending import show_end
 from paceline.ui.follow import View, showing
 
 Config = RunConfig | Resolved | Mapping[str, Any] | Path | str | None
@@ -89,8 +88,6 @@ def train(
             _run_here(folder, settled, objects, show)
         else:
             _run_ranks(folder, settled, objects, show)
-    if show:
-        show_end(folder)
     result = _result(folder)
     if isinstance(model, nn.Module) and result.weights is not None:
         load_exactly(model, load_weights(result.weights))
@@ -119,9 +116,10 @@ def _open(resolved: Resolved, run: Path | None, resume: str | None) -> tuple[Run
     if located.checkpoint is not None:
         open_checkpoint(located.checkpoint)
     folder = located.folder
-    folder.create()
     notes = [note for note in (located.note, take_up(located)) if note]
-    write_atomically(folder.config, write_config(config))
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder.config, write_config(config))  # with this, it is a run folder
+    folder.create()
     write_environment(folder)
     for note in notes:
         print(note, file=sys.stderr)

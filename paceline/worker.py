@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 
 from paceline.errors import ExitCode
 from paceline.launch.first_cause import EXIT_CODES, Failure, describe, first_line, write_failure
-from paceline.launch.identity import Identity, identify
 from paceline.launch.lifeline import LAUNCHER, Lifeline, end_children, open_standard_streams
 from paceline.launch.peers import Peers
 from paceline.launch.placement import place, share_of
+from paceline.parallel.launched import Launched, launched
 from paceline.records.folder import RunFolder
 
 _LONGEST_LEAVE_S = 60.0  # for what libraries do at exit, such as sending the last records
@@ -36,7 +36,7 @@ class Rank:
     """One rank's process. objects: what paceline.train() was given, if anything, or its file."""
 
     folder: RunFolder
-    me: Identity
+    me: Launched
     lifeline: Lifeline
     objects: Any = None
 
@@ -48,7 +48,7 @@ def train(rank: Rank) -> None:
     config = load_config(rank.folder.config).config
     share = share_of(
         rank.me.local_rank,
-        rank.me.num_local_ranks,
+        rank.me.local_num_ranks,
         threads=config.parallel.threads,
         bind=config.parallel.affinity,
         on_gpus=config.device != "cpu",
@@ -84,7 +84,12 @@ def main(
     lifeline.attach()
     arguments = _parse(argv)
     folder = RunFolder(arguments.folder)
-    rank = Rank(folder, identify(), lifeline, objects if objects is not None else arguments.objects)
+    rank = Rank(
+        folder,
+        launched() or Launched(),
+        lifeline,
+        objects if objects is not None else arguments.objects,
+    )
     log = rank.folder.log(rank.me.rank)
     terminal = Terminal(redirect(log))
     faulthandler.enable()

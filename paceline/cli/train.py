@@ -36,6 +36,9 @@ def fill(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     resolved = resolve(arguments)
     from paceline.api import train  # torch comes with it, so only now
+    from paceline.records.folder import RunFolder
+    from paceline.ui.ending import show_end
 
     result = train(resolved, run=arguments.run, resume=arguments.resume, show=not arguments.quiet)
+    show_end(RunFolder(result.folder))
     return ExitCode.RESUME if result.status == "stopped" else ExitCode.OK

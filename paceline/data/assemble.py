@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from paceline.data.augment import Augment, NoAugment
-from paceline.data.batch import Batch
+from paceline.data.batch import Batch, map_leaves
 from paceline.data.draws import Draws
 from paceline.data.generators import generators_kept, seed_generators
 from paceline.data.sources.base import BadSample, Source, VectorSource, check_labels
@@ -108,7 +108,7 @@ class Assembler:
             draws = Draws(self.seed, task.epoch, task.indices)
             data = _with_input(data, 4, lambda images: self.augment(images, draws))
         _check_targets(data, task.indices, source)
-        return Loaded(pytree.tree_map(_as_tensor, data), task.indices, weights)
+        return Loaded(map_leaves(_as_tensor, data), task.indices, weights)
 
     def _rows(self, source: Source, task: Task) -> tuple[Any, np.ndarray]:
         """(pytree with the sample as first dimension, weights)."""
@@ -182,7 +182,7 @@ def _check_targets(data: Any, indices: np.ndarray, source: Source) -> None:
     if source.num_classes == 0 or targets is None:
         return
     labels = targets.numpy() if isinstance(targets, Tensor) else np.asarray(targets)
-    if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
         check_labels(labels, indices, source.num_classes, source.name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ class Preparation:
             data = {**data, "input": self._input(data["input"])}
         if self._dtype == torch.float64:
             data = pytree.tree_map_only(Tensor, _widened, data)
-        return replace(batch, data=data)
+        return Batch(data, batch.indices, batch.weights, batch.num_real)
 
     def _input(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():

@@ -5,6 +5,7 @@ Which samples: `order.py`. How one micro-batch is made: `assemble.py`. In which 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -128,15 +129,19 @@ class Loader:
     def epoch(self, epoch: int, start_position: int = 0) -> Iterator[StepBatches]:
         """The steps of an epoch from a position on. Given up before its end, it ends the loader processes."""
         indices = order.permutation(self._seed, epoch, self._num_samples)
+        positions = self._positions(start_position)
+        ahead, steps = itertools.tee(
+            (position, self._own_chunks(position)) for position in positions
+        )
         tasks = (
             Task(indices[chunk.start : chunk.stop], epoch)
-            for chunks in map(self._own_chunks, self._positions(start_position))
+            for _, chunks in ahead
             for chunk in chunks
         )
         loaded = self._run(tasks)
         try:
-            for position in self._positions(start_position):
-                batches = [self._as_batch(next(loaded)) for _ in self._own_chunks(position)]
+            for position, chunks in steps:
+                batches = [self._as_batch(next(loaded)) for _ in chunks]
                 yield StepBatches(
                     epoch=epoch,
                     position=position,

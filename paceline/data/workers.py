@@ -6,6 +6,8 @@ import functools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -209,8 +211,28 @@ def start_fork_server(modules: list[str]) -> None:
     with _blocked(
         signal.SIGUSR1
     ):  # the one of STOPPING that multiprocessing's tracker would die of
-        resource_tracker.ensure_running()
+        _start_resource_tracker()
     forkserver.ensure_running()
+
+
+def _start_resource_tracker() -> None:
+    """Starts the process that unlinks the semaphores of a killed rank, in a session of its own.
+
+    Python would start it in the rank's process group, which is killed as a whole: /dev/shm would fill with sem.mp-….
+    """
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._fd is not None:
+        return
+    reading, writing = os.pipe()
+    main = f"from multiprocessing.resource_tracker import main; main({reading})"
+    process = subprocess.Popen(
+        [sys.executable, *util._args_from_interpreter_flags(), "-c", main],  # type: ignore[attr-defined]
+        stdin=subprocess.DEVNULL,
+        pass_fds=[reading],
+        start_new_session=True,
+    )
+    os.close(reading)
+    tracker._fd, tracker._pid, tracker.process = writing, process.pid, process
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.launch.identity import Identity
+from paceline.parallel.launched import Launched
 from paceline.records.folder import RunFolder, write_atomically
 
 
@@ -26,7 +26,7 @@ class Peers:
     """The other ranks, as seen from one rank."""
 
     folder: RunFolder
-    me: Identity
+    me: Launched
 
     def join(self) -> None:
         """Announces this process to the others, in place of what an earlier run left."""

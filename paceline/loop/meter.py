@@ -30,7 +30,7 @@ class StepReport:
     loss_scale: float | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
     step: int
     epoch: float

@@ -117,7 +117,7 @@ def _ends_in_torn_line(file: int) -> bool:
 
 def _encode(record: dict[str, Any]) -> bytes:
     try:
-        text = json.dumps(record, allow_nan=False, default=_plain)
+        text = _ENCODER.encode(record)
     except ValueError:  # a number that JSON does not have
         text = json.dumps(_finite(record), allow_nan=False)
     return text.encode("ascii") + b"\n"
@@ -128,6 +128,9 @@ def _plain(value: Any) -> Any:
         return os.fspath(value)
     assert hasattr(value, "tolist"), f"a record cannot hold a {type(value).__name__}: {value!r}"
     return value.tolist()  # of numpy's and torch's arrays and numbers
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)  # json.dumps would make one a record
 
 
 def _finite(value: Any) -> Any:

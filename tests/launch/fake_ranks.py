@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 
 from paceline.errors import DivergedError, UserError
 from paceline.launch.first_cause import EXIT_CODES, describe, write_failure
-from paceline.launch.identity import identify
 from paceline.launch.lifeline import Lifeline
+from paceline.parallel.launched import Launched, launched
 from paceline.records.folder import RunFolder
 
-ME = identify()
+ME = launched() or Launched()
 FOLDER = RunFolder(Path(sys.argv[2] if len(sys.argv) > 2 else "."))
 
 
