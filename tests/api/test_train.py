@@ -55,7 +55,8 @@ def test_objects_in_this_process_leave_the_module_trained(tmp_path: Path) -> Non
     assert result.weights == Path("r/model.safetensors")
     assert set(result.metrics) == {"loss", "absolute_error", "best_loss"}
     assert not torch.equal(model.weight, before)
-    error = float(functional.mse_loss(model(regression(32).tensors[0]), regression(32).tensors[1]))
+    x, y = regression(32).tensors
+    error = float(functional.mse_loss(model(x).detach(), y))
     assert error == pytest.approx(result.metrics["loss"], rel=1e-5)
 
 
@@ -70,15 +71,16 @@ class Net(nn.Module):  # defined here, where no rank can import it
     def forward(self, x):
         return self.layer(x)
 
+torch.manual_seed(0)
 x = torch.randn(64, 3)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 model = Net()
 print("imported once")
 result = paceline.train(
-    {"device": "cpu", "parallel.ranks": 2, "train.epochs": 3, "train.global_batch": 16, "optim.base_lr": 1.0},
+    {"device": "cpu", "parallel.ranks": 2, "train.epochs": 10, "train.global_batch": 16, "optim.base_lr": 1.0},
     model=model, data=data, loss=lambda output, target: (output - target).square(), run="r", show=False,
 )
-assert float((model(x) - x.sum(1, keepdim=True)).square().mean()) < 0.5
+assert float((model(x) - x.sum(1, keepdim=True)).detach().square().mean()) < 0.1
 print(result.status, result.step)
 """
 
@@ -89,7 +91,7 @@ def test_a_script_without_a_guard_trains_on_ranks_and_is_run_once(tmp_path: Path
         [sys.executable, "script.py"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["imported once", "finished 12"]
+    assert done.stdout.splitlines() == ["imported once", "finished 40"]
     assert not list(Path("/tmp").glob("paceline-objects-*"))
 
 

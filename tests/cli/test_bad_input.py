@@ -264,7 +264,9 @@ def test_the_final_weights_are_what_torchvision_loads(
     import torchvision
 
     code, said = paceline(
-        f"train --ranks 1 --model resnet18 --run r {SMALL} --global-batch 8", capsys
+        f"train --ranks 1 --model resnet18 --run r {SMALL} --global-batch 8"
+        " --data synthetic --set data.num_samples=64",
+        capsys,
     )
     assert code == ExitCode.OK, said
     torchvision.models.resnet18(num_classes=10).load_state_dict(load_file("r/model.safetensors"))
