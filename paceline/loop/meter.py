@@ -78,9 +78,9 @@ class Meter:
         kept, self._kept = self._kept, []
         if not kept:
             return []
-        columns = [[k.sums.loss for k in kept], [k.sums.count for k in kept]]
-        columns += [[k.sums.metrics[name] for k in kept] for name in self._metrics]
-        table = torch.stack([torch.stack(column).double() for column in columns]).cpu()
+        rows = [k.sums.loss for k in kept] + [k.sums.count for k in kept]
+        rows += [k.sums.metrics[name] for name in self._metrics for k in kept]
+        table = torch.stack(rows).double().cpu().view(-1, len(kept))
         by_rank = self._world.gather(table)
         self._check_finite(kept, by_rank, last_good)
         loss, count, *metrics = torch.stack(by_rank).sum(dim=0).tolist()

@@ -25,6 +25,15 @@ SampleMetric = Callable[[Any, Any], Tensor]
 def classification(label_smoothing: float = 0.0) -> Callable[[Any, Batch], Sums]:
     """Cross-entropy and accuracy. Output: (n, classes), or a tuple of it and auxiliary ones; target: (n,) int64."""
 
+    def entropy(heads: list[Tensor], target: Tensor, reduction: str) -> Tensor:
+        losses = [
+            functional.cross_entropy(
+                head, target, reduction=reduction, label_smoothing=label_smoothing
+            )
+            for head in heads
+        ]
+        return losses[0] + AUXILIARY_WEIGHT * sum(losses[1:]) if losses[1:] else losses[0]
+
     def loss(output: Any, batch: Batch) -> Sums:
         target, weights = batch.data["target"], batch.weights
         heads = [
@@ -32,17 +41,13 @@ def classification(label_smoothing: float = 0.0) -> Callable[[Any, Batch], Sums]
             for head in (output if isinstance(output, tuple) else (output,))
             if head is not None
         ]
-        losses = [
-            functional.cross_entropy(
-                head, target, reduction="none", label_smoothing=label_smoothing
-            )
-            for head in heads
-        ]
-        per_sample = losses[0] + AUXILIARY_WEIGHT * sum(losses[1:]) if losses[1:] else losses[0]
-        correct = (heads[0].argmax(dim=1) == target).to(weights.dtype)
-        return Sums(
-            (per_sample * weights).sum(), weights.sum(), {"accuracy": (correct * weights).sum()}
-        )
+        correct = heads[0].argmax(dim=1) == target
+        if batch.num_real == len(batch):  # every weight is 1: half as many small operations
+            total, accuracy = entropy(heads, target, "sum"), correct.sum(dtype=weights.dtype)
+        else:
+            total = (entropy(heads, target, "none") * weights).sum()
+            accuracy = (correct * weights).sum()
+        return Sums(total, weights.sum(), {"accuracy": accuracy})
 
     return loss
 

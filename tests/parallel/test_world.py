@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -56,6 +58,25 @@ def flags_of_one_rank() -> list[list[int]]:
 def test_a_flag_of_one_rank_reaches_all_one_exchange_later() -> None:
     first, second = run_ranks(flags_of_one_rank, 2)
     assert first == second == [[0, 0], [0, 0], [0, 1], [1, 2], [0, 3], [0, 4]]
+
+
+def flags_of_quick_calls() -> list[int]:
+    world = join("cpu", timeout_s=30)
+    agreement = Agreement(world, 1, every_s=0.1)
+    seen = []
+    for call in range(60):
+        time.sleep(0.001 * (1 + 3 * world.rank * (call % 7 == 0)))
+        seen += agreement.exchange([int(world.rank == 1 and call >= 20)])
+    agreement.settle()
+    leave()
+    return seen
+
+
+def test_quick_calls_share_exchanges_and_all_ranks_agree_on_which() -> None:
+    first, second = run_ranks(flags_of_quick_calls, 2)
+    assert first == second
+    assert 1 not in first[:20]
+    assert 1 <= sum(first) < 20  # every 16th of 40 calls, more of them on a slow machine
 
 
 def exchanges() -> tuple[object, int, list[float]]:
