@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -55,7 +55,12 @@ class StepBatches:
         return [i for batch in self.micro_batches for i in batch.indices.tolist() if i >= 0]
 
     def map(self, function: Callable[[Batch], Batch]) -> StepBatches:
-        return replace(self, micro_batches=[function(batch) for batch in self.micro_batches])
+        return StepBatches(
+            epoch=self.epoch,
+            position=self.position,
+            stop=self.stop,
+            micro_batches=[function(batch) for batch in self.micro_batches],
+        )
 
 
 class Loader:

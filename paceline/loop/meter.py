@@ -82,8 +82,9 @@ class Meter:
         rows += [k.sums.metrics[name] for name in self._metrics for k in kept]
         table = torch.stack(rows).double().cpu().view(-1, len(kept))
         by_rank = self._world.gather(table)
-        self._check_finite(kept, by_rank, last_good)
         loss, count, *metrics = torch.stack(by_rank).sum(dim=0).tolist()
+        if not all(map(math.isfinite, loss)):
+            self._name_culprit(kept, by_rank, last_good)
         return [
             StepReport(
                 step=k.step,
@@ -101,14 +102,12 @@ class Meter:
             for i, k in enumerate(kept)
         ]
 
-    def _check_finite(
+    def _name_culprit(
         self, kept: list[_Kept], by_rank: list[Tensor], last_good: Callable[[], str | None]
     ) -> None:
-        losses = torch.stack([table[0] for table in by_rank], dim=1)
-        if bool(losses.isfinite().all()):
-            return
-        for k, of_ranks in zip(kept, losses.tolist(), strict=True):
-            for rank, loss in enumerate(of_ranks):
+        for i, k in enumerate(kept):
+            for rank, table in enumerate(by_rank):
+                loss = float(table[0, i])
                 if not math.isfinite(loss):
                     raise diverged(f"the loss is {loss}", k.step, rank, k.lr, last_good())
 
