@@ -18,7 +18,12 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from turns import Stopwatch
 
 from paceline.config.load import load_config
 from paceline.data.sources.base import VectorSource
@@ -101,7 +106,30 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {"resnet18": resnet18, "bare": b
 
 def seeded_model(case: Case) -> nn.Module:
     torch.manual_seed(SEED)
-    return MODELS[case.model](case.image_size)
+    model = MODELS[case.model](case.image_size)
+    watch_passes(model)
+    return model
+
+
+COMMON = Stopwatch()  # of this rank, over all its loops: they run one at a time
+
+
+def watch_passes(model: nn.Module) -> None:
+    """Measures the model's forward, and its backward up to the gradient that comes last: that of the first weight."""
+
+    def stop(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        COMMON.stop()
+        output.register_hook(COMMON.start)
+
+    model.register_forward_pre_hook(COMMON.start)
+    model.register_forward_hook(stop)
+    next(model.parameters()).register_post_accumulate_grad_hook(COMMON.stop)
+
+
+def watch_optimizers() -> None:
+    """Measures every optimizer's step. Lightning runs the passes in it: what it adds there is not seen as its own."""
+    register_optimizer_step_pre_hook(COMMON.start)
+    register_optimizer_step_post_hook(COMMON.stop)
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
