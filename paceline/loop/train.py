@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from dataclasses import dataclass
 
@@ -50,6 +51,8 @@ def run(
     with RecordWriter(folder.records(world.rank)) as records:
         prepared = prepare(resolve(config, world.num_ranks), world, objects or Objects())
         this = start(folder, prepared, records, stop)
+        gc.collect()
+        gc.freeze()  # what libraries and set-up made is no garbage to look through in the middle of a step
         reason = train(this)
         finish(this, reason, time.monotonic() - started)
     leave()
