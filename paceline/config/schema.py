@@ -90,7 +90,8 @@ def _checked(key: str, f: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
 
 def _check_bounds(key: str, f: dataclasses.Field[Any], value: Any) -> None:
     low, high = f.metadata.get("at_least"), f.metadata.get("below")
-    for number in value if isinstance(value, tuple) else (value,):
+    numbers = value if isinstance(value, tuple) else (value,)
+    for number in (n for n in numbers if not isinstance(n, str)):  # a field may take a word too
         if low is not None and number < low:
             raise refused(key, value, "is too small", f"give a value of at least {low:.12g}")
         if high is not None and number >= high:
@@ -130,6 +131,51 @@ class ModelConfig(Section):
     dropout: float = setting(0.0, "dropout before small_resnet's classifier", at_least=0, below=1)
     weights: str = setting("", "a safetensors file with initial weights")
     options: Mapping[str, Any] = setting({}, "further keyword arguments for the model's builder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(Section):
+    """Patterns are shell-like (`*`, `?`, `[ab]`) and match a parameter's full name or a part of the model it is in."""
+
+    freeze: tuple[str, ...] = setting((), "patterns of parameters that are not trained")
+    probe: bool = setting(False, "a linear probe: nothing is trained but the head")
+    unfreeze: Mapping[str, Any] = setting(
+        {}, "pattern = N: what is frozen is trained after N epochs"
+    )
+    frozen_batchnorm: bool = setting(
+        False, "BatchNorm always normalizes with its running statistics, and never moves them"
+    )
+    lr_factors: Mapping[str, Any] = setting(
+        {}, "pattern = F: a learning rate of F times the schedule's; the last that matches counts"
+    )
+    layer_decay: float = setting(
+        1.0,
+        "factor of the learning rate for each block further from the head; 1: none",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for pattern, epoch in self.unfreeze.items():
+            if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
+                raise refused(
+                    f"finetune.unfreeze.{pattern}",
+                    epoch,
+                    "is no number of epochs",
+                    'write, for example, unfreeze = { "layer4" = 2 }',
+                )
+        for pattern, factor in self.lr_factors.items():
+            if not isinstance(factor, (int, float)) or isinstance(factor, bool) or factor < 0:
+                raise refused(
+                    f"finetune.lr_factors.{pattern}",
+                    factor,
+                    "is no factor",
+                    'write, for example, lr_factors = { "head" = 10.0 }',
+                )
+        if self.layer_decay > 1:
+            raise refused(
+                "finetune.layer_decay", self.layer_decay, "is too large", "give 1 or less"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +219,9 @@ class OptimConfig(Section):
     clip_norm: float = setting(0.0, "largest gradient norm; 0: no clipping", at_least=0)
     ema_decay: float = setting(
         0.0, "decay of the averaged weights; 0: no averaging", at_least=0, below=1
+    )
+    decay_norms: bool = setting(
+        True, "weight decay also on normalization layers, biases and other vectors"
     )
     schedule: Literal["cosine", "step", "constant"] = setting("cosine", "after the warm-up")
     warmup_epochs: float = setting(1.0, "epochs of linear warm-up", at_least=0)
@@ -250,6 +299,7 @@ class RunConfig(Section):
     runs: str = setting("runs", "the folder that new run folders go into")
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)

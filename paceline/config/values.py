@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -29,8 +30,13 @@ class WrongValueError(Exception):
 
 def describe(kind: Any) -> str:
     """A field's annotation in words: `an integer`, `one of a, b, c`."""
+    if is_union(kind):
+        return " or ".join(describe(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(typing.get_args(kind))
+        choices = typing.get_args(kind)
+        return ("one of " if len(choices) > 1 else "") + ", ".join(choices)
+    if is_list_of_text(kind):
+        return "a list of strings"
     if typing.get_origin(kind) is tuple:
         return f"a list of {len(typing.get_args(kind))} numbers"
     if is_table(kind):
@@ -43,6 +49,15 @@ def is_table(kind: Any) -> bool:
     return typing.get_origin(kind) is Mapping
 
 
+def is_union(kind: Any) -> bool:
+    """Whether a field takes values of several kinds, such as `auto` or a number."""
+    return typing.get_origin(kind) in (typing.Union, types.UnionType)
+
+
+def is_list_of_text(kind: Any) -> bool:
+    return typing.get_origin(kind) is tuple and typing.get_args(kind) == (str, ...)
+
+
 def is_text(kind: Any) -> bool:
     """Whether a field holds a string, one of a few choices included."""
     return kind is str or typing.get_origin(kind) is Literal
@@ -50,6 +65,10 @@ def is_text(kind: Any) -> bool:
 
 def accept(kind: Any, value: Any) -> Any:
     """The value as a field of this kind keeps it: int as float, list as tuple, else unchanged."""
+    if is_union(kind):
+        return _any_of(kind, value)
+    if is_list_of_text(kind):
+        return _texts(value)
     if typing.get_origin(kind) is Literal:
         return _choice(typing.get_args(kind), value)
     if typing.get_origin(kind) is tuple:
@@ -114,6 +133,25 @@ def _choice(choices: Sequence[str], value: Any) -> str:
     if not isinstance(value, str) or value not in choices:
         raise WrongValueError("is not one of its choices", "choose one of " + ", ".join(choices))
     return value
+
+
+def _any_of(kind: Any, value: Any) -> Any:
+    """The value as the first of the kinds that accepts it."""
+    for part in typing.get_args(kind):
+        try:
+            return accept(part, value)
+        except WrongValueError:
+            continue
+    raise WrongValueError(f"is not {describe(kind)}", f"give {describe(kind)}")
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise WrongValueError("is not a list of strings", 'write, for example, ["first", "second"]')
+    try:
+        return tuple(_text(item) for item in value)
+    except WrongValueError as error:
+        raise WrongValueError(f"holds a value that {error.problem}", error.hint) from None
 
 
 def _numbers(count: int, value: Any) -> tuple[float, ...]:

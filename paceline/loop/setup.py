@@ -143,7 +143,10 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     watched = watched_metric(config.train, spec.metrics)
     clock = PhaseClock(world.device)
     carried = strategy.carry(spec, config, world, clock)
-    optimizer = carried.build_optimizer(functools.partial(make_optimizer, config.optim))
+    blocks = [name for part in carried.parts for name in spec.blocks(part)]
+    optimizer = carried.build_optimizer(
+        functools.partial(make_optimizer, config.optim, finetune=config.finetune, blocks=blocks)
+    )
     if config.model.weights:
         values = load_weights(Path(config.model.weights))
         carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)

@@ -10,7 +10,7 @@ from paceline.data.importing import import_function
 from paceline.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from paceline.config.schema import RunConfig
     from paceline.data.batch import Batch
@@ -38,6 +38,7 @@ def make_spec(
     model: an object given from Python instead of a name: a module, a function that makes one, or a ModelSpec.
     loss, metrics: functions of (output, target) with one value a sample; without them cross-entropy and accuracy.
     """
+    from paceline.models.blocks import find_blocks
     from paceline.models.losses import classification, from_functions
     from paceline.models.spec import ModelSpec
 
@@ -52,9 +53,7 @@ def make_spec(
         model is None and ":" not in config.model.name and config.model.name != "small_resnet"
     )
     inputs = _three_channels if from_torchvision and channels == 1 else _input
-    return ModelSpec(
-        build=built, metrics=names, inputs=inputs, loss=sums, blocks=_children_of_containers
-    )
+    return ModelSpec(build=built, metrics=names, inputs=inputs, loss=sums, blocks=find_blocks)
 
 
 def _input(batch: Batch) -> tuple[Tensor, ...]:
@@ -63,19 +62,6 @@ def _input(batch: Batch) -> tuple[Tensor, ...]:
 
 def _three_channels(batch: Batch) -> tuple[Tensor, ...]:
     return (batch.data["input"].expand(-1, 3, -1, -1),)
-
-
-def _children_of_containers(module: nn.Module) -> list[str]:
-    """The units of sharding and recomputation: direct children of Sequentials and ModuleLists."""
-    from torch import nn
-
-    return [
-        f"{name}.{child}" if name else child
-        for name, part in module.named_modules()
-        if isinstance(part, (nn.Sequential, nn.ModuleList))
-        for child, block in part.named_children()
-        if any(True for _ in block.children())
-    ]
 
 
 def _from_object(model: Any) -> Any:
