@@ -188,7 +188,10 @@ class TrainConfig(Section):
     eval_every: int = setting(
         1, "epochs between evaluations; the last epoch is always evaluated", at_least=1
     )
-    label_smoothing: float = setting(0.0, "of the cross-entropy", at_least=0, below=1)
+    loss: Literal["auto", "cross-entropy", "bce", "mse", "l1", "huber"] = setting(
+        "auto", "auto: by the targets; classes cross-entropy, a vector of labels bce, numbers mse"
+    )
+    label_smoothing: float = setting(0.0, "of cross-entropy and bce", at_least=0, below=1)
     max_steps: int = setting(0, "end after this many optimizer steps; 0: no limit", at_least=0)
     max_minutes: float = setting(
         0.0, "save and leave after this time, to be resumed; 0: no limit", at_least=0

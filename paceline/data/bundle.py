@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +26,8 @@ class Data:
 
     evaluation: None where there is none. prepare: on the device, before the model; see `Preparation`.
     channels, image_size: of the input, 0 where it is no image, image_size also where it is no square.
-    num_classes: 0 where samples have no classes. fingerprint: changes when a resumed run would see other data.
-    notes: what the user should be told.
+    num_classes: 0 where samples have no classes. target: one training sample's, (1, …); None where there is none.
+    fingerprint: changes when a resumed run would see other data. notes: what the user should be told.
     """
 
     train: Source
@@ -37,6 +38,7 @@ class Data:
     image_size: int
     num_classes: int
     class_names: Sequence[str]
+    target: Tensor | None
     fingerprint: str
     notes: list[str] = field(default_factory=list)
 
@@ -59,12 +61,13 @@ def bundle(
     """The same for sources that are at hand as objects. Loads one sample of each to see its shape."""
     _check(train, evaluation)
     name = train.augment if config.augment == "auto" else config.augment
-    shape = _input_shape(train, config, seed, build_augment("none", 0))
+    shape = _input_shape(_sample(train, config, seed, build_augment("none", 0)))
     augment = build_augment(name, config.image_size or (shape[-1] if shape else 0))
-    shape = _input_shape(train, config, seed, augment)
+    sample = _sample(train, config, seed, augment)
+    shape = _input_shape(sample)
     _check_shape(shape, train, config)
     if evaluation is not None:
-        other = _input_shape(evaluation, config, seed, build_augment("none", 0))
+        other = _input_shape(_sample(evaluation, config, seed, build_augment("none", 0)))
         if other != shape:
             raise UserError(
                 f"inputs have the shape {shape} in training and {other} in evaluation",
@@ -82,6 +85,7 @@ def bundle(
         image_size=shape[1] if is_image and shape[1] == shape[2] else 0,
         num_classes=train.num_classes,
         class_names=train.class_names,
+        target=_leaf(sample, "target"),
         fingerprint=digest.hexdigest(),
         notes=list(notes),
     )
@@ -157,10 +161,8 @@ def _check_shape(shape: tuple[int, ...], train: Source, config: DataConfig) -> N
         )
 
 
-def _input_shape(
-    source: Source, config: DataConfig, seed: int, augment: Augment
-) -> tuple[int, ...]:
-    """Of one sample's `input`, augmented; () where there is none."""
+def _sample(source: Source, config: DataConfig, seed: int, augment: Augment) -> Any:
+    """The data of one sample, augmented, as a micro-batch of one."""
     assembler = Assembler(
         train=source,
         evaluation=None,
@@ -168,6 +170,15 @@ def _input_shape(
         seed=seed,
         skip_bad=config.on_bad_sample == "skip",
     )
-    data = assembler.template().data
-    found = data.get("input") if isinstance(data, dict) else None
-    return tuple(found.shape[1:]) if isinstance(found, Tensor) else ()
+    return assembler.template().data
+
+
+def _input_shape(sample: Any) -> tuple[int, ...]:
+    """Of its `input`; () where there is none."""
+    found = _leaf(sample, "input")
+    return () if found is None else tuple(found.shape[1:])
+
+
+def _leaf(sample: Any, name: str) -> Tensor | None:
+    found = sample.get(name) if isinstance(sample, dict) else None
+    return found if isinstance(found, Tensor) else None

@@ -136,6 +136,7 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         config,
         channels=data.channels,
         num_classes=data.num_classes,
+        target=data.target,
         model=objects.model,
         loss=objects.loss,
         metrics=objects.metrics,

@@ -28,6 +28,7 @@ def make_spec(
     *,
     channels: int,
     num_classes: int,
+    target: Tensor | None = None,
     model: Any = None,
     loss: Any = None,
     metrics: Mapping[str, Any] | None = None,
@@ -35,25 +36,33 @@ def make_spec(
     """The ModelSpec of a run.
 
     channels, num_classes: of the data; 0 where the data has no such thing.
+    target: of some samples, which tells what is to be learned from them; see `models/objective.py`.
     model: an object given from Python instead of a name: a module, a function that makes one, or a ModelSpec.
-    loss, metrics: functions of (output, target) with one value a sample; without them cross-entropy and accuracy.
+    loss, metrics: functions of (output, target) with one value a sample; without a loss, `train.loss` names it.
     """
     from paceline.models.blocks import find_blocks
-    from paceline.models.losses import classification, from_functions
+    from paceline.models.objective import make_objective
     from paceline.models.spec import ModelSpec
 
-    built = _from_object(model) if model is not None else _from_name(config, channels, num_classes)
+    aim = make_objective(
+        config.train, target=target, num_classes=num_classes, loss=loss, metrics=metrics
+    )
+    built = (
+        _from_object(model) if model is not None else _from_name(config, channels, aim.num_outputs)
+    )
     if isinstance(built, ModelSpec):
         return built
-    if loss is None:
-        sums, names = classification(config.train.label_smoothing), ["accuracy"]
-    else:
-        sums, names = from_functions(loss, metrics or {}), list(metrics or {})
     from_torchvision = (
         model is None and ":" not in config.model.name and config.model.name != "small_resnet"
     )
     inputs = _three_channels if from_torchvision and channels == 1 else _input
-    return ModelSpec(build=built, metrics=names, inputs=inputs, loss=sums, blocks=find_blocks)
+    return ModelSpec(
+        build=built,
+        metrics=aim.metrics,
+        inputs=inputs,
+        loss=aim.loss,
+        blocks=find_blocks,
+    )
 
 
 def _input(batch: Batch) -> tuple[Tensor, ...]:
