@@ -18,7 +18,11 @@ class Flag(NamedTuple):
 
 
 FLAGS = {
-    "--data": Flag("data.source", "NAME", "digits, synthetic, imagefolder:PATH or module:function"),
+    "--data": Flag(
+        "data.source",
+        "NAME",
+        "a set such as digits or cifar10, imagefolder:PATH, csv:PATH, tokens:PATH, hf:NAME or module:function",
+    ),
     "--model": Flag(
         "model.name", "NAME", "small_resnet, a torchvision classifier's name, or module:function"
     ),

@@ -100,9 +100,21 @@ def _check_bounds(key: str, f: dataclasses.Field[Any], value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
-    source: str = setting("digits", "digits, synthetic, imagefolder:PATH or module:function")
+    source: str = setting(
+        "digits",
+        "a set such as digits or cifar10, imagefolder:PATH, csv:PATH, tokens:PATH, hf:NAME or module:function",
+    )
     eval_source: str = setting(
         "", "where evaluation samples come from; empty: the source's own split"
+    )
+    folder: str = setting(
+        "data", "where data sets by name lie, and are downloaded to, in torchvision's layout"
+    )
+    val_fraction: float = setting(
+        0.2,
+        "of every class, held out where a source has no evaluation split; 0: no evaluation",
+        at_least=0,
+        below=1,
     )
     image_size: int = setting(
         0, "side of the square the model sees, pixels; 0: the source's own", at_least=0

@@ -18,6 +18,7 @@ from paceline.data.bundle import Data, bundle, load_data
 from paceline.data.generators import seed_generators
 from paceline.data.loader import Loader
 from paceline.data.prefetch import Item, to_device
+from paceline.data.sources import may_download
 from paceline.data.sources.functions import as_source
 from paceline.errors import UserError
 from paceline.loop.evaluate import Watched, watched_metric
@@ -115,7 +116,7 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
             "start one process, or use --strategy ddp",
         )
     split = split_batch(config.train.global_batch, config.parallel.micro_batch, place)
-    data = _load_data(config, objects)
+    data = _load_data(config, objects, world)
     loader = Loader(
         data.train,
         evaluation=data.evaluation,
@@ -171,10 +172,11 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     return Prepared(config, place, split, data, spec, training, loader, watched)
 
 
-def _load_data(config: RunConfig, objects: Objects) -> Data:
+def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:
     dtype = parameter_dtype(config.precision)
     if objects.data is None:
-        return load_data(config.data, config.seed, dtype=dtype)
+        load = functools.partial(load_data, config.data, config.seed, dtype=dtype)
+        return world.first_on_machine("data", load) if may_download(config.data) else load()
     evaluation = None if objects.eval_data is None else as_source(objects.eval_data, "eval_data=")
     return bundle(
         config.data, config.seed, as_source(objects.data, "data="), evaluation, dtype=dtype

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,9 @@ from paceline.errors import UserError
 from paceline.parallel.launched import Launched, launched
 
 _MEETING_TIMEOUT_S = 300
+_LONGEST_PAUSE_S = 0.5  # between two looks at the store
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,25 @@ class World:
         total = torch.tensor([count], dtype=torch.int64)
         dist.all_reduce(total, group=self.control)
         return int(total)
+
+    def first_on_machine(self, name: str, make: Callable[[], Made]) -> Made:
+        """`make()` on every rank, on one of each machine before its others; returns when all ranks are done.
+
+        Ranks wait by looking at the store, for as long as it takes: what is made may be a download of hours, and the
+        time-out of an exchange would end the run in the middle of it. A rank that fails ends the others as always.
+        """
+        found = launched()
+        if found is None or self.num_ranks == 1:
+            return make()
+        store = dist.PrefixStore(f"attempt{found.attempt}/{name}", _connect(found))
+        machine = f"machine of rank {found.rank - found.local_rank}"
+        if found.local_rank > 0:
+            _wait_until(lambda: store.check([machine]))
+        made = make()
+        store.set(machine, "made")
+        store.add("ranks", 1)
+        _wait_until(lambda: store.add("ranks", 0) == self.num_ranks)
+        return made
 
     def barrier(self) -> None:
         if self.control is not None:
@@ -175,6 +197,13 @@ def _connect(found: Launched) -> dist.TCPStore:
         timeout=timedelta(seconds=_MEETING_TIMEOUT_S),
         wait_for_workers=False,
     )
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    pause_s = 0.002
+    while not is_so():
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def share_word(name: str, make: Callable[[], str]) -> str:

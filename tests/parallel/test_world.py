@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,3 +93,31 @@ def exchanges() -> tuple[object, int, list[float]]:
 
 def test_exchanges_of_three_ranks() -> None:
     assert run_ranks(exchanges, 3) == [({"rank": 0}, 6, [0.0, 1.0, 2.0])] * 3
+
+
+def made_in_turn(folder: Path) -> tuple[float, bool]:
+    """When this rank had made its part, and whether another had before; the first takes longer than the time-out."""
+    world = join("cpu", timeout_s=1)
+    file = folder / "downloaded"
+
+    def make() -> bool:
+        was_there = file.exists()
+        if not was_there:
+            time.sleep(2.0)
+            file.touch()
+        return was_there
+
+    was_there = world.first_on_machine("data", make)
+    made = time.monotonic()
+    world.barrier()
+    leave()
+    return made, was_there
+
+
+def test_ranks_wait_for_a_download_without_a_time_out(tmp_path: Path) -> None:
+    found = run_ranks(made_in_turn, 3, tmp_path)
+    assert [was_there for _, was_there in found] == [False, True, True]
+
+
+def test_alone_nobody_is_waited_for() -> None:
+    assert World().first_on_machine("data", lambda: 5) == 5

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 from paceline.config.schema import DataConfig
+from paceline.data.sources import torchvision_sets
 from paceline.data.sources.base import ArraySource, BadSample, Normalization, Source, VectorSource
 from paceline.data.sources.digits import open_digits
 from paceline.data.sources.functions import from_dataset, open_function
 from paceline.data.sources.imagefolder import open_evaluation_folder, open_folder
+from paceline.data.sources.kind import Kind, Opened
 from paceline.data.sources.synthetic import Synthetic
 from paceline.errors import UserError, nearest
 
@@ -22,27 +21,9 @@ __all__ = [
     "Source",
     "VectorSource",
     "from_dataset",
+    "may_download",
     "open_sources",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A training source and what it is judged by; notes are for the user to read."""
-
-    train: Source
-    evaluation: Source | None
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A registered source. argument: what follows the colon, empty where nothing may."""
-
-    description: str
-    argument: str
-    open: Callable[[str, DataConfig], Opened]
-    open_evaluation: Callable[[str, DataConfig, Source], Source | None]
 
 
 def _open_digits(argument: str, config: DataConfig) -> Opened:
@@ -56,46 +37,31 @@ def _open_synthetic(argument: str, config: DataConfig) -> Opened:
     return Opened(train=train, evaluation=Synthetic(max(1, n // 8), config.num_classes, size, n))
 
 
-def _open_folder(path: str, config: DataConfig) -> Opened:
-    _check_image_size(path, config)
-    whole = config.augment in ("auto", "resized-crop-flip")
-    train, evaluation, notes = open_folder(path, config.image_size, whole)
-    return Opened(train=train, evaluation=evaluation, notes=notes)
-
-
-def _open_evaluation_folder(path: str, config: DataConfig, train: Source) -> Source:
-    _check_image_size(path, config)
-    return open_evaluation_folder(path, config.image_size, train)
-
-
-def _check_image_size(path: str, config: DataConfig) -> None:
-    if config.image_size == 0:
-        raise UserError(
-            f"imagefolder:{path} has images of many sizes, and data.image_size is not set",
-            "set data.image_size, for example 224",
-        )
-
-
 SOURCES = {
     "digits": Kind(
         description="1,797 handwritten digits of 8 x 8 pixels that scikit-learn ships",
-        argument="",
         open=_open_digits,
         open_evaluation=lambda argument, config, train: _open_digits("", config).evaluation,
     ),
     "synthetic": Kind(
         description="made-up images of data.image_size, data.num_samples and data.num_classes",
-        argument="",
         open=_open_synthetic,
         open_evaluation=lambda argument, config, train: _open_synthetic("", config).evaluation,
     ),
     "imagefolder": Kind(
         description="images in train/CLASS/ and val/CLASS/, or in CLASS/ directly",
         argument="PATH",
-        open=_open_folder,
-        open_evaluation=_open_evaluation_folder,
+        open=open_folder,
+        open_evaluation=open_evaluation_folder,
     ),
+    **torchvision_sets.kinds(),
 }
+
+
+def may_download(config: DataConfig) -> bool:
+    """Whether opening the sources may fetch files: then one rank of a machine does it before the others."""
+    names = {spec.partition(":")[0] for spec in (config.source, config.eval_source)}
+    return any(SOURCES[name].downloads for name in names if name in SOURCES)
 
 
 def open_sources(config: DataConfig, seed: int) -> Opened:
@@ -132,11 +98,16 @@ def _parse(spec: str, setting: str) -> tuple[str, str]:
         return name, argument
     if colon and argument.replace(".", "_").isidentifier() and _module_like(name):
         return name, argument
-    known = [n + (f":{k.argument}" if k.argument else "") for n, k in SOURCES.items()]
+    known = [_written(n, k) for n, k in SOURCES.items()]
     near = nearest(name, list(SOURCES))
     if near.startswith("known"):
         near = f"known: {', '.join(known)}, module:function"
     raise UserError(f"{setting} = {spec!r} is no known source", near)
+
+
+def _written(name: str, kind: Kind) -> str:
+    argument = f"[:{kind.argument}]" if kind.optional else f":{kind.argument}"
+    return name + (argument if kind.argument else "")
 
 
 def _module_like(name: str) -> bool:

@@ -101,7 +101,7 @@ class ArraySource(VectorSource):
         lengths = {key: len(array) for key, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise UserError(f"the arrays of {name} differ in length: {lengths}", "one row a sample")
-        self._arrays = arrays
+        self.arrays = arrays
         self.name = name
         self.num_classes = num_classes
         target = arrays.get("target")
@@ -110,10 +110,10 @@ class ArraySource(VectorSource):
             check_labels(target, np.arange(len(target)), num_classes, name)
 
     def __len__(self) -> int:
-        return len(next(iter(self._arrays.values())))
+        return len(next(iter(self.arrays.values())))
 
     def load_many(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        return {key: array[indices] for key, array in self._arrays.items()}
+        return {key: array[indices] for key, array in self.arrays.items()}
 
 
 def check_labels(labels: np.ndarray, indices: np.ndarray, num_classes: int, name: str) -> None:

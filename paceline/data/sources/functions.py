@@ -17,7 +17,7 @@ from paceline.data.sources.base import ArraySource, BadSample, Normalization, So
 from paceline.errors import UserError
 
 _RETURN = "give a torch Dataset or a paceline Source for training, or a pair: train, evaluation"
-_UNREADABLE = (OSError, ValueError, RuntimeError, SyntaxError, EOFError)  # what decoders raise
+UNREADABLE = (OSError, ValueError, RuntimeError, SyntaxError, EOFError)  # what decoders raise
 
 
 def open_function(spec: str, config: DataConfig, seed: int) -> tuple[Source, Source | None]:
@@ -112,12 +112,12 @@ class DatasetSource(Source):
     def load(self, index: int) -> Any:
         try:
             item = self._dataset[index]
-        except _UNREADABLE as e:
-            raise BadSample(index, self.name, _describe(e)) from e
+        except UNREADABLE as e:
+            raise BadSample(index, self.name, describe(e)) from e
         return _as_sample(item)
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 

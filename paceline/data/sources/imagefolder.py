@@ -1,147 +1,74 @@
-"""A folder of images in one sub-folder a class. Scans it into arrays, and decodes one image at a time.
-
-File names are bytes from the disk: never decoded but for display, never handed to a shell.
-"""
+"""A folder of images in one sub-folder a class: scans it into an index of files."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from paceline.data.decode import UnreadableImage, center_square, read_image
-from paceline.data.sources.base import IMAGENET, BadSample, Source, stratified_split
+from paceline.config.schema import DataConfig
+from paceline.data.sources.base import Source
+from paceline.data.sources.files import ImageFiles, Index, check_image_size, printable, whole_images
+from paceline.data.sources.held_out import hold_out
+from paceline.data.sources.kind import Opened
 from paceline.errors import UserError, nearest
 
 EXTENSIONS = (
     b".jpg .jpeg .png .webp .bmp .gif .tif .tiff .ppm .pgm".split()
 )  # torchvision's and .gif
 EVALUATION_FOLDERS = (b"val", b"valid", b"validation", b"test")
-HELD_OUT = 0.2
 
 
-@dataclass(frozen=True)
-class Index:
-    """Which files there are, as arrays: a Python list would be copied into every loader process, bit by bit.
-
-    names: the paths below `root`, end to end, uint8; name i is names[offsets[i]:offsets[i + 1]].
-    labels: int64. classes: names of the class folders, sorted. ignored: files that are no images.
-    """
-
-    root: bytes
-    names: np.ndarray
-    offsets: np.ndarray
-    labels: np.ndarray
-    classes: tuple[bytes, ...]
-    ignored: int
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def path(self, row: int) -> bytes:
-        name = self.names[self.offsets[row] : self.offsets[row + 1]].tobytes()
-        return os.path.join(self.root, name)
-
-
-class ImageFolder(Source):
-    """The images of an index, or of some of its rows.
-
-    image_size: of the central square that `load` returns; 0: whole images, which augmentation then crops.
-    """
-
-    name = "imagefolder"
-    normalization = IMAGENET
-    augment = "resized-crop-flip"
-    draws_globally = False
-    modules = ("torchvision.io",)
-
-    def __init__(self, index: Index, image_size: int, rows: np.ndarray | None = None) -> None:
-        self.index = index
-        self._image_size = image_size
-        self._rows = np.arange(len(index)) if rows is None else rows
-        self.labels: np.ndarray = index.labels[self._rows]
-        self.num_classes = len(index.classes)
-        self.class_names = tuple(printable(name) for name in index.classes)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def path(self, index: int) -> bytes:
-        return self.index.path(int(self._rows[index]))
-
-    def load(self, index: int) -> dict[str, Any]:
-        path = self.path(index)
-        try:
-            image = read_image(path)
-        except UnreadableImage as e:
-            raise BadSample(index, printable(path), str(e)) from e
-        if self._image_size:
-            image = center_square(image, self._image_size)
-        return {"input": image, "target": int(self.labels[index])}
-
-    def digest(self) -> str:
-        parts = (self.index.names, self.index.offsets, self._rows)
-        digest = hashlib.blake2b(super().digest().encode(), digest_size=8)
-        for part in parts:
-            digest.update(part.tobytes())
-        return digest.hexdigest()
-
-
-def printable(name: bytes) -> str:
-    """A file name for people: control characters and bytes that are no UTF-8 are written as escapes."""
-    text = name.decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def open_folder(
-    path: str, image_size: int, whole: bool
-) -> tuple[ImageFolder, ImageFolder, list[str]]:
-    """(train, evaluation, notes) of a folder with train/ and val/, or of class folders directly.
-
-    whole: training images are not cropped yet, since augmentation will.
-    """
+def open_folder(path: str, config: DataConfig) -> Opened:
+    """A folder with train/ and val/, or class folders directly, of which a part is held out for evaluation."""
+    check_image_size(f"imagefolder:{path}", config)
     root = _root(path)
     train_root = os.path.join(root, b"train")
     if not (os.path.isdir(train_root) and _class_folders(train_root)):
         train_root = root
     index = scan(train_root)
     notes = _notes_on_ignored(index)
-    size = 0 if whole else image_size
+    size = config.image_size
+    train_size = 0 if whole_images(config) else size
     found = [n for n in EVALUATION_FOLDERS if os.path.isdir(os.path.join(root, n))]
     if train_root != root and found:
         other = scan(os.path.join(root, found[0]))
         notes += _notes_on_ignored(other)
-        evaluation = ImageFolder(_with_classes(other, index.classes), image_size)
-        return ImageFolder(index, size), evaluation, notes
-    kept, held_out = stratified_split(index.labels, HELD_OUT)
-    if len(kept) == 0 or len(held_out) == 0:
-        raise UserError(
-            f"{printable(train_root)} holds one image, of which none can be held out for evaluation",
-            "add images, or put them into train/ and val/ folders",
+        evaluation = _files_of(_with_classes(other, index.classes), size)
+        return Opened(train=_files_of(index, train_size), evaluation=evaluation, notes=notes)
+    parts = hold_out(index.labels, config.val_fraction, printable(train_root), len(index.classes))
+    if parts.num_held_out:
+        notes.append(
+            f"{printable(root)} has no val/, valid/ or test/ folder: {parts.num_held_out} of its "
+            f"{len(index)} images, {config.val_fraction:.3g} of every class and the same each time, "
+            "are held out for evaluation"
         )
-    notes.append(
-        f"{printable(root)} has no val/, valid/ or test/ folder: {len(held_out)} of its "
-        f"{len(index)} images, the same fifth of every class each time, are held out for evaluation"
+    return Opened(
+        train=_files_of(index, train_size, parts.kept),
+        evaluation=_files_of(index, size, parts.out) if parts.num_held_out else None,
+        notes=notes + parts.notes,
     )
-    return ImageFolder(index, size, kept), ImageFolder(index, image_size, held_out), notes
 
 
-def open_evaluation_folder(path: str, image_size: int, train: Source) -> ImageFolder:
+def open_evaluation_folder(path: str, config: DataConfig, train: Source) -> ImageFiles:
     """All images of a folder, with the classes of the training set."""
+    check_image_size(f"imagefolder:{path}", config)
     root = _root(path)
     found = [n for n in EVALUATION_FOLDERS if os.path.isdir(os.path.join(root, n))]
     if found and os.path.isdir(os.path.join(root, b"train")):
         root = os.path.join(root, found[0])
     index = scan(root)
-    if isinstance(train, ImageFolder):
+    if isinstance(train, ImageFiles):
         index = _with_classes(index, train.index.classes)
     elif train.class_names:
         index = _with_classes(index, [os.fsencode(name) for name in train.class_names])
-    return ImageFolder(index, image_size)
+    return _files_of(index, config.image_size)
+
+
+def _files_of(index: Index, image_size: int, rows: np.ndarray | None = None) -> ImageFiles:
+    return ImageFiles(index, image_size, rows, name="imagefolder")
 
 
 def _with_classes(index: Index, classes: Sequence[bytes]) -> Index:

@@ -12,7 +12,8 @@ import pytest
 
 from paceline.config.schema import DataConfig
 from paceline.data.sources import BadSample, Opened, open_sources
-from paceline.data.sources.imagefolder import ImageFolder, printable, scan
+from paceline.data.sources.files import ImageFiles, printable
+from paceline.data.sources.imagefolder import scan
 from paceline.errors import UserError
 from tests.data.conftest import MakeFolder, photo, truncate
 
@@ -33,8 +34,8 @@ def test_train_and_evaluation_folders(make_folder: MakeFolder, name: str) -> Non
     root = make_folder("set/train")
     make_folder(f"set/{name}", each=2)
     opened = open_folder(root.parent)
-    assert isinstance(opened.train, ImageFolder)
-    assert isinstance(opened.evaluation, ImageFolder)
+    assert isinstance(opened.train, ImageFiles)
+    assert isinstance(opened.evaluation, ImageFiles)
     assert (len(opened.train), len(opened.evaluation)) == (10, 4)
     assert opened.train.class_names == ("cat", "dog")
     assert opened.train.labels.tolist() == [0] * 5 + [1] * 5
@@ -47,7 +48,7 @@ def test_class_folders_directly_hold_a_fifth_out_and_say_so(make_folder: MakeFol
     root = make_folder(each=10)
     opened = open_folder(root)
     train, evaluation = opened.train, opened.evaluation
-    assert isinstance(train, ImageFolder) and isinstance(evaluation, ImageFolder)
+    assert isinstance(train, ImageFiles) and isinstance(evaluation, ImageFiles)
     paths = [s.path(i) for s in (train, evaluation) for i in range(len(s))]
     assert len(set(paths)) == 20
     assert np.bincount(evaluation.labels).tolist() == [2, 2]
@@ -217,7 +218,7 @@ def test_an_unreadable_folder_and_an_unreadable_file(tmp_path: Path) -> None:
 def test_a_truncated_file_is_named(make_folder: MakeFolder) -> None:
     root = make_folder()
     truncate(root / "cat" / "0.jpg")
-    source = ImageFolder(scan(bytes(root)), 16)
+    source = ImageFiles(scan(bytes(root)), 16, name="imagefolder")
     with pytest.raises(BadSample) as caught:
         source.load(0)
     assert caught.value.index == 0
@@ -247,7 +248,7 @@ def test_hostile_names_are_only_names(make_folder: MakeFolder) -> None:
         photo(1).save(root / "x.jpg")
         os.rename(root / "x.jpg", os.path.join(hostile, name))
     index = scan(bytes(root))
-    source = ImageFolder(index, 16)
+    source = ImageFiles(index, 16, name="imagefolder")
     assert len(source) == 1 + len(names)
     assert {os.path.basename(source.path(i)) for i in range(1, 9)} == set(names)
     assert all(source.load(i)["input"].shape == (3, 16, 16) for i in range(len(source)))
@@ -276,7 +277,7 @@ def test_links_loops_and_pipes(make_folder: MakeFolder) -> None:
     assert [n for n in names if n.startswith(b"bird")] == [b"bird/0.jpg", b"bird/1.jpg"]
     assert b"cat/up/cat/0.jpg" not in names
     assert not any(b"pipe" in name for name in names)
-    source = ImageFolder(index, 16)
+    source = ImageFiles(index, 16, name="imagefolder")
     for name in (b"cat/a.jpg", b"cat/gone.jpg"):
         with pytest.raises(BadSample):
             source.load(names.index(name))
@@ -289,3 +290,17 @@ def test_hostile_paths_are_refused(path: str) -> None:
 
 def test_names_are_shown_in_one_line() -> None:
     assert printable(b"a\nb\x1b\xff\xc3\xa9") == "a\\nb\\x1b\\xffé"
+
+
+def test_how_much_is_held_out(make_folder: MakeFolder) -> None:
+    root = make_folder(each=10)
+    opened = open_folder(root, val_fraction=0.5)
+    assert opened.evaluation is not None
+    assert (len(opened.train), len(opened.evaluation)) == (10, 10)
+    assert open_folder(root, val_fraction=0).evaluation is None
+
+
+def test_a_fraction_that_leaves_a_class_without_samples(make_folder: MakeFolder) -> None:
+    error = refused(make_folder(each=2), val_fraction=0.9)
+    assert "data.val_fraction = 0.9 holds out all 2 samples of class 0" in error.what
+    assert "smaller" in error.hint
