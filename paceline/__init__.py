@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from paceline.data.batch import Batch
     from paceline.errors import DivergedError, PacelineError, RankFailedError, UserError
+    from paceline.models.measure import Metric
     from paceline.models.spec import ModelSpec, Sums
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ _HOMES = {
         "RecordsConfig",
     ],
     "paceline.data.batch": ["Batch"],
+    "paceline.models.measure": ["Metric"],
     "paceline.models.spec": ["ModelSpec", "Sums"],
     "paceline.errors": ["PacelineError", "UserError", "DivergedError", "RankFailedError"],
 }
@@ -57,6 +59,7 @@ __all__ = [
     "DataConfig",
     "DivergedError",
     "LaunchConfig",
+    "Metric",
     "ModelConfig",
     "ModelSpec",
     "OptimConfig",

@@ -208,6 +208,10 @@ class TrainConfig(Section):
     max_minutes: float = setting(
         0.0, "save and leave after this time, to be resumed; 0: no limit", at_least=0
     )
+    metrics: tuple[str, ...] = setting(
+        (),
+        "what evaluations measure besides the loss, such as top5, f1, auc, ece; none: what suits the task",
+    )
     patience: int = setting(
         0, "end after this many evaluations without a better metric; 0: never", at_least=0
     )

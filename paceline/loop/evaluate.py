@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from paceline.config.schema import TrainConfig
 from paceline.data.batch import Batch
 from paceline.errors import UserError, nearest
 from paceline.loop.step import Training
-from paceline.models.spec import Sums
+from paceline.models.metrics import SMALLER, compute_metrics
+from paceline.models.spec import ModelSpec, Sums
+from paceline.parallel.world import World
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,36 @@ class Watched:
         return best is None or (value < best if self.smaller else value > best)
 
 
-def watched_metric(config: TrainConfig, metrics: Sequence[str]) -> Watched:
-    name = config.metric or ("accuracy" if "accuracy" in metrics else "loss")
-    if name not in ("loss", *metrics):
-        raise UserError(
-            f"train.metric = {name!r} is not measured", nearest(name, ["loss", *metrics])
-        )
-    smaller = "loss" in name or "error" in name if config.goal == "auto" else config.goal == "min"
-    return Watched(name, smaller)
+def watched_metric(config: TrainConfig, spec: ModelSpec) -> Watched:
+    name = config.metric or ("accuracy" if "accuracy" in spec.numbers else "loss")
+    known = ["loss", *spec.numbers]
+    if name not in known:
+        raise UserError(f"train.metric = {name!r} is not measured", nearest(name, known))
+    smaller = "loss" in name or "error" in name or name in smaller_names(spec)
+    return Watched(name, smaller if config.goal == "auto" else config.goal == "min")
+
+
+def smaller_names(spec: ModelSpec) -> set[str]:
+    """The metrics that are better the smaller they are, as far as they are known."""
+    own = {name for metric in spec.measures if metric.smaller for name in metric.numbers}
+    return own | SMALLER
 
 
 @dataclass(frozen=True)
 class Evaluation:
+    """arrays: what metrics found besides numbers, for reports."""
+
     loss: float
     metrics: dict[str, float]
     count: int
     seconds: float
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def value(self, name: str) -> float:
         return self.loss if name == "loss" else self.metrics[name]
+
+    def not_finite(self) -> list[str]:
+        return [n for n in ("loss", *self.metrics) if not math.isfinite(self.value(n))]
 
 
 def evaluate(
@@ -78,16 +92,23 @@ def evaluate(
         for part in training.carried.parts:
             part.train()
     assert total is not None, "an evaluation has at least one batch"
-    names = sorted(total.metrics)
-    mine = torch.stack(
-        [v.to(torch.float64) for v in (total.loss, total.count, *(total.metrics[n] for n in names))]
-    )
-    everyone = torch.stack(training.world.gather(mine.cpu())).sum(dim=0)
+    return summarize(training.world, training.carried.spec, total, time.monotonic() - start)
+
+
+def summarize(world: World, spec: ModelSpec, mine: Sums, seconds: float) -> Evaluation:
+    """From this rank's sums to what all ranks found. Every rank calls it."""
+    means = {"loss": mine.loss, "count": mine.count}
+    means |= {f"mean/{name}": value for name, value in mine.metrics.items()}
+    named = {
+        name: v.detach().to("cpu", torch.float64) for name, v in {**means, **mine.measures}.items()
+    }
+    sums = {name: value.numpy() for name, value in world.sum_named(named).items()}
+    count = max(float(sums["count"]), 1.0)
+    metrics = {name: float(sums[f"mean/{name}"]) / count for name in sorted(mine.metrics)}
+    arrays: dict[str, np.ndarray] = {}
+    if spec.measures:
+        measured, arrays = compute_metrics(spec.measures, sums)
+        metrics |= measured
     # Decided once: what follows (best, early stopping) must not differ between ranks by a last bit.
-    loss, count, *metrics = training.world.broadcast(everyone.tolist())
-    return Evaluation(
-        loss=loss / max(count, 1.0),
-        metrics={name: value / max(count, 1.0) for name, value in zip(names, metrics, strict=True)},
-        count=int(count),
-        seconds=time.monotonic() - start,
-    )
+    loss, metrics = world.broadcast((float(sums["loss"]) / count, metrics))
+    return Evaluation(loss, metrics, int(sums["count"]), seconds, arrays)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from paceline.loop.evaluate import Evaluation
@@ -26,6 +25,7 @@ class Journal:
         self._totals: dict[str, float] = {}
         self._seconds = 0.0
         self._all_rows, self._all_seconds = 0, 0.0
+        self._warned: set[str] = set()  # metrics that were not finite
         self.meter = Meter(self._world, prepared.spec.metrics)
 
     def start(self, progress: Progress, resumed_from: str | None, notes: list[str]) -> None:
@@ -94,10 +94,26 @@ class Journal:
             self._totals[name] = self._totals.get(name, 0.0) + value * report.rows
 
     def evaluated(self, progress: Progress, epoch: int, evaluation: Evaluation, best: bool) -> None:
-        if self._world.rank == 0:
-            self._records.write(
-                "eval", step=progress.step, epoch=epoch, best=best, **asdict(evaluation)
+        if self._world.rank != 0:
+            return
+        self._records.write(
+            "eval",
+            step=progress.step,
+            epoch=epoch,
+            best=best,
+            loss=evaluation.loss,
+            metrics=evaluation.metrics,
+            count=evaluation.count,
+            seconds=evaluation.seconds,
+        )
+        unknown = [name for name in evaluation.not_finite() if name not in self._warned]
+        if unknown:
+            self._warned.update(unknown)
+            values = ", ".join(f"{name} is {evaluation.value(name)}" for name in unknown)
+            text = (
+                f"{values} in the evaluation of epoch {epoch}; what is not finite is never the best"
             )
+            self._records.write("warning", text=text)
 
     def end_epoch(self, epoch: int, lr: float, evaluation: Evaluation | None) -> None:
         """The row of an epoch; of one that was resumed, over the steps since then."""
@@ -107,6 +123,7 @@ class Journal:
                 "epoch",
                 epoch=epoch,
                 epochs=self._prepared.config.train.epochs,
+                watched=self._prepared.watched.name,
                 train_loss=self._loss / rows if self._rows else None,
                 train_metrics={name: value / rows for name, value in self._totals.items()},
                 eval_loss=evaluation.loss if evaluation else None,

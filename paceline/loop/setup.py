@@ -142,7 +142,7 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         loss=objects.loss,
         metrics=objects.metrics,
     )
-    watched = watched_metric(config.train, spec.metrics)
+    watched = watched_metric(config.train, spec)
     clock = PhaseClock(world.device)
     carried = strategy.carry(spec, config, world, clock)
     blocks = [name for part in carried.parts for name in spec.blocks(part)]

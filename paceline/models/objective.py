@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +16,8 @@ from paceline.errors import UserError
 from paceline.models.losses import LOSSES, from_functions
 from paceline.models.losses.functions import with_functions
 from paceline.models.losses.regression import ERRORS
-from paceline.models.spec import Sums
+from paceline.models.metrics import Metric, auto_names, make_metrics
+from paceline.models.spec import ModelSpec, Sums
 
 Task = Literal["classification", "multi-label", "regression", ""]
 
@@ -24,12 +27,14 @@ class Objective:
     """task: "" where a user's own loss says nothing of it. num_outputs: 0 where the data does not tell.
 
     metrics: the names of the sums that `loss` gives besides the loss: what every training step reports.
+    measures: what evaluations measure besides.
     """
 
     task: Task
     num_outputs: int
     loss: Callable[[Any, Batch], Sums]
     metrics: Sequence[str]
+    measures: Sequence[Metric]
 
 
 def make_objective(
@@ -42,23 +47,69 @@ def make_objective(
 ) -> Objective:
     """target: of some samples, (n, …); None where there is none, which is taken for classes.
 
-    loss, metrics: a user's functions of (output, target), instead of `train.loss`, or beside its own metrics.
+    loss, metrics: a user's functions of (output, target), instead of `train.loss`, or beside its own metrics; a
+    metric may also be a `Metric`.
     """
-    own = dict(metrics or {})
+    given = dict(metrics or {})
+    own = {name: metric for name, metric in given.items() if not isinstance(metric, Metric)}
     task = task_of(config.loss, target, num_classes)
     outputs = num_outputs(task, target, num_classes)
+    measures = functools.partial(
+        _measures, config, task=task, num_outputs=outputs, target=target, given=given
+    )
     if loss is not None:
         return Objective(
-            task=task, num_outputs=outputs, loss=from_functions(loss, own), metrics=list(own)
+            task=task,
+            num_outputs=outputs,
+            loss=from_functions(loss, own),
+            metrics=list(own),
+            measures=measures(metrics=list(own), auto=False),
         )
     name = config.loss if config.loss != "auto" else _AUTO[task]
     _check(config, name, target)
     sums = LOSSES[name](config)
+    names = [*_STEP_METRICS[task], *own]
     return Objective(
         task=task,
         num_outputs=outputs,
         loss=with_functions(sums, own) if own else sums,
-        metrics=[*_STEP_METRICS[task], *own],
+        metrics=names,
+        measures=measures(metrics=names, auto=True),
+    )
+
+
+def extended(
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    target: Tensor | None,
+    num_classes: int,
+    loss: Any,
+    metrics: Mapping[str, Any] | None,
+) -> ModelSpec:
+    """A user's ModelSpec with the metrics that were asked for besides; its loss is its own."""
+    if loss is not None:
+        raise UserError(
+            "loss= was given, and the ModelSpec has a loss of its own",
+            "put the loss into the ModelSpec",
+        )
+    given = dict(metrics or {})
+    own = {name: metric for name, metric in given.items() if not isinstance(metric, Metric)}
+    task = task_of(config.loss, target, num_classes)
+    extra = _measures(
+        config,
+        task=task,
+        num_outputs=num_outputs(task, target, num_classes),
+        target=target,
+        given=given,
+        metrics=[*spec.numbers, *own],
+        auto=False,
+    )
+    return dataclasses.replace(
+        spec,
+        loss=with_functions(spec.loss, own) if own else spec.loss,
+        metrics=[*spec.metrics, *own],
+        measures=[*spec.measures, *extra],
     )
 
 
@@ -87,6 +138,33 @@ def num_outputs(task: Task, target: Tensor | None, num_classes: int) -> int:
     if task == "classification" or target is None:
         return num_classes
     return target[0].numel()
+
+
+def _measures(
+    config: TrainConfig,
+    *,
+    task: Task,
+    num_outputs: int,
+    target: Tensor | None,
+    given: Mapping[str, Any],
+    metrics: Sequence[str],
+    auto: bool,
+) -> list[Metric]:
+    """Those that are named, or suit the task where none are, without what the steps measure; and the user's."""
+    names = config.metrics or (auto_names(task, num_outputs) if auto else [])
+    origin = None if target is None else target[0]
+    found = make_metrics([name for name in names if name not in metrics], task, origin)
+    for name, metric in given.items():
+        if isinstance(metric, Metric):
+            found.append(metric if metric.numbers else dataclasses.replace(metric, numbers=[name]))
+    numbers = [*metrics, *(number for metric in found for number in metric.numbers)]
+    for number in numbers:
+        if numbers.count(number) > 1:
+            raise UserError(
+                f"two metrics are called {number!r}",
+                "give one of them another name, or leave it out",
+            )
+    return found
 
 
 def _check(config: TrainConfig, name: str, target: Tensor | None) -> None:

@@ -41,17 +41,15 @@ def make_spec(
     loss, metrics: functions of (output, target) with one value a sample; without a loss, `train.loss` names it.
     """
     from paceline.models.blocks import find_blocks
-    from paceline.models.objective import make_objective
+    from paceline.models.objective import extended, make_objective, num_outputs, task_of
     from paceline.models.spec import ModelSpec
 
-    aim = make_objective(
-        config.train, target=target, num_classes=num_classes, loss=loss, metrics=metrics
-    )
-    built = (
-        _from_object(model) if model is not None else _from_name(config, channels, aim.num_outputs)
-    )
+    outputs = num_outputs(task_of(config.train.loss, target, num_classes), target, num_classes)
+    built = _from_object(model) if model is not None else _from_name(config, channels, outputs)
+    facts: dict[str, Any] = {"target": target, "num_classes": num_classes, "metrics": metrics}
     if isinstance(built, ModelSpec):
-        return built
+        return extended(built, config.train, loss=loss, **facts)
+    aim = make_objective(config.train, loss=loss, **facts)
     from_torchvision = (
         model is None and ":" not in config.model.name and config.model.name != "small_resnet"
     )
@@ -61,6 +59,7 @@ def make_spec(
         metrics=aim.metrics,
         inputs=inputs,
         loss=aim.loss,
+        measures=aim.measures,
         blocks=find_blocks,
     )
 

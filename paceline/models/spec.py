@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.data.batch import Batch
+from paceline.models.measure import Metric, measure_sums
 
 Output = Any  # what the module's forward returns: a tensor or a pytree of tensors
 
@@ -19,16 +20,21 @@ class Sums:
     """Sums over samples, so that parts of a batch add up exactly.
 
     loss: 0-d, sum of weight x loss. count: 0-d, sum of weights. metrics: 0-d sums of weight x metric, by name;
-    a mean is `metrics[name] / count`. All on the device of the output.
+    a mean is `metrics[name] / count`. measures: what the evaluation's metrics add up, of any shape; empty in
+    training, and where there was no sample. All on the device of the output.
     """
 
     loss: Tensor
     count: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    measures: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __add__(self, other: Sums) -> Sums:
         metrics = {name: value + other.metrics[name] for name, value in self.metrics.items()}
-        return Sums(self.loss + other.loss, self.count + other.count, metrics)
+        measures = {**self.measures, **other.measures}
+        for name in self.measures.keys() & other.measures.keys():
+            measures[name] = self.measures[name] + other.measures[name]
+        return Sums(self.loss + other.loss, self.count + other.count, metrics, measures)
 
     @staticmethod
     def zeros(metrics: Sequence[str], device: torch.device) -> Sums:
@@ -46,7 +52,7 @@ class ModelSpec:
 
     build: makes the module, initialized from torch's global generator (which the caller has seeded).
     initialize: sets the weights of a module built without them; None: `build` already does.
-    metrics: names of the sums that `loss` returns besides the loss.
+    metrics: names of the sums that `loss` returns besides the loss. measures: what evaluations measure besides.
     inputs: a batch's positional arguments for the module.
     loss: of the module's output and the batch; differentiable in `Sums.loss`.
     blocks: names of the submodules that sharding, recomputation and compilation take as units.
@@ -58,3 +64,17 @@ class ModelSpec:
     loss: Callable[[Output, Batch], Sums]
     blocks: Callable[[nn.Module], Sequence[str]] = lambda module: []
     initialize: Callable[[nn.Module], None] | None = None
+    measures: Sequence[Metric] = ()
+
+    @property
+    def numbers(self) -> list[str]:
+        """The names of all that an evaluation tells besides the loss."""
+        return [*self.metrics, *(name for metric in self.measures for name in metric.numbers)]
+
+    def judge(self, output: Output, batch: Batch) -> Sums:
+        """The loss's sums with those of the measures: what an evaluation adds up."""
+        sums = self.loss(output, batch)
+        if not self.measures:
+            return sums
+        measures = measure_sums(self.measures, output, batch)
+        return Sums(sums.loss, sums.count, sums.metrics, measures)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from paceline.config.schema import ParallelConfig, RunConfig
 from paceline.data.batch import Batch
-from paceline.models.spec import ModelSpec, Sums
+from paceline.models.spec import ModelSpec, Output, Sums
 from paceline.parallel.place import Place
 from paceline.parallel.world import World
 from paceline.records.phases import PhaseClock
@@ -36,6 +36,8 @@ class Gradients:
 class Carried(Protocol):
     """A model carried by a strategy: what the loop talks to."""
 
+    spec: ModelSpec
+
     @property
     def parts(self) -> Sequence[nn.Module]:
         """The modules in this process; more than one for interleaved stages."""
@@ -52,6 +54,9 @@ class Carried(Protocol):
 
     def evaluate(self, batch: Batch | None) -> Sums:
         """Sums of this rank's batch; None where its share is used up. Called equally often on every rank."""
+
+    def predict(self, batch: Batch | None) -> Output | None:
+        """The model's output for this rank's batch; None where it has none. Called equally often on every rank."""
 
     def build_optimizer(self, make: MakeOptimizer) -> Optimizer: ...
 

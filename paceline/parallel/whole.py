@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from paceline.config.schema import RunConfig
 from paceline.data.batch import Batch
 from paceline.errors import UserError
-from paceline.models.spec import ModelSpec, Sums
+from paceline.models.spec import ModelSpec, Output, Sums
 from paceline.parallel.contract import Gradients, MakeOptimizer
 from paceline.parallel.draws import seed_micro_batch
 from paceline.parallel.place import Place, split_batch
@@ -98,8 +98,14 @@ class WholeModel:
     def evaluate(self, batch: Batch | None) -> Sums:
         if batch is None:
             return Sums.zeros(self.spec.metrics, self.devices[0])
-        with torch.inference_mode():
-            return self._sums(self.module, batch)
+        with torch.inference_mode(), autocast(self.config.precision, self.devices[0]):
+            return self.spec.judge(self.module(*self.spec.inputs(batch)), batch)
+
+    def predict(self, batch: Batch | None) -> Output | None:
+        if batch is None:
+            return None
+        with torch.inference_mode(), autocast(self.config.precision, self.devices[0]):
+            return self.module(*self.spec.inputs(batch))
 
     def build_optimizer(self, make: MakeOptimizer) -> Optimizer:
         return make([(n, p) for n, p in self.module.named_parameters() if p.requires_grad])

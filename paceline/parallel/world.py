@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -54,6 +54,20 @@ class World:
         parts = [torch.empty_like(value) for _ in range(self.num_ranks)]
         dist.all_gather(parts, value, group=self.control)
         return parts
+
+    def sum_named(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The sums over ranks of CPU tensors in float64, by name; a rank may lack some. Equal on every rank."""
+        if self.control is None:
+            return dict(values)
+        layouts: list[dict[str, torch.Size]] = [{} for _ in range(self.num_ranks)]
+        dist.all_gather_object(layouts, {n: v.shape for n, v in values.items()}, group=self.control)
+        layout = {name: shape for known in layouts for name, shape in known.items()}
+        zero = torch.zeros((), dtype=torch.float64)
+        parts = [values.get(name, zero.expand(layout[name])).flatten() for name in sorted(layout)]
+        total = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+        dist.all_reduce(total, group=self.control)
+        cut = total.split([layout[name].numel() for name in sorted(layout)])
+        return {n: v.view(layout[n]) for n, v in zip(sorted(layout), cut, strict=True)}
 
     def sum_count(self, count: int) -> int:
         """The sum of a count over ranks, agreed on the CPU."""

@@ -153,6 +153,8 @@ class RunState:
         return found is not None and found["epoch"] == epoch and bool(found.get("best"))
 
 
-def main_metric(metrics: dict[str, float]) -> str:
-    """The metric that has a column: accuracy where there is one, else the first, else ""."""
+def main_metric(metrics: dict[str, float], watched: str = "") -> str:
+    """The metric that is shown first: the watched one, else accuracy where there is one, else the first, else ""."""
+    if watched in metrics:
+        return watched
     return "accuracy" if "accuracy" in metrics else next(iter(metrics), "")

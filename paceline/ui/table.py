@@ -12,7 +12,8 @@ from paceline.ui import text
 from paceline.ui.state import main_metric
 
 _GAP = 2
-_DROPPED_FIRST = ("lr", "images/s", "train metric", "time", "train loss")
+_MOST_METRICS = 3  # of an evaluation: the watched one and two more
+_DROPPED_FIRST = ("metric 2", "metric 1", "lr", "images/s", "train metric", "time", "train loss")
 BEST = "★"
 
 
@@ -54,8 +55,9 @@ def plain_row(epoch: Record, best: bool) -> str:
 
 def _columns(epoch: Record) -> list[Column]:
     train, evaluated = epoch.get("train_metrics") or {}, epoch.get("eval_metrics") or {}
-    name = main_metric({**evaluated, **train})
-    label = "acc" if name == "accuracy" else text.harmless(name, 12)
+    name = main_metric({**evaluated, **train}, epoch.get("watched", ""))
+    label = _label(name)
+    others = [other for other in evaluated if other != name][: _MOST_METRICS - 1]
     place = f"{epoch['epochs']}/{epoch['epochs']}"
     columns = [
         Column("epoch", "epoch", max(len(place), 5), lambda e: f"{e['epoch']}/{e['epochs']}"),
@@ -63,12 +65,27 @@ def _columns(epoch: Record) -> list[Column]:
         Column("train metric", f"train {label}", 9, lambda e: _metric(e, "train_metrics", name)),
         Column("eval loss", "eval loss", 9, lambda e: _value(e, "eval_loss")),
         Column("eval metric", f"eval {label}", 8, lambda e: _metric(e, "eval_metrics", name)),
+        *(_other(number, other) for number, other in enumerate(others, start=1)),
         Column("lr", "lr", 8, lambda e: text.learning_rate(e["lr"])),
         Column("images/s", "images/s", 8, lambda e: _rate(e)),
         Column("time", "time", 6, lambda e: text.duration(e["seconds"])),
     ]
     absent = {"train metric", "eval metric"} if not name else set()
+    if name not in train:
+        absent.add("train metric")
     return [column for column in columns if column.key not in absent]
+
+
+def _other(number: int, name: str) -> Column:
+    """The column of a metric that is shown where there is room."""
+    label = _label(name)
+    return Column(
+        f"metric {number}", f"eval {label}", 8, lambda e: _metric(e, "eval_metrics", name)
+    )
+
+
+def _label(name: str) -> str:
+    return "acc" if name == "accuracy" else text.harmless(name, 12)
 
 
 def _fit(columns: list[Column], width: int) -> list[Column]:

@@ -19,6 +19,9 @@ _CONTROLS = re.compile(
 )
 
 
+_TOP = re.compile(r"(?:best_)?top[0-9]+")
+
+
 def harmless(text: str, limit: int = 0) -> str:
     """The same text without power over a terminal, on one line; cut to `limit` characters unless 0.
 
@@ -58,8 +61,8 @@ def learning_rate(lr: float) -> str:
 
 
 def metric(name: str, number: float, decimals: int = 2) -> str:
-    """Accuracies are shares of 1 and shown as percent."""
-    if "accuracy" in name and math.isfinite(number):
+    """Accuracies, top-5 too, are shares of 1 and shown as percent."""
+    if ("accuracy" in name or _TOP.fullmatch(name)) and math.isfinite(number):
         return f"{100 * number:.{decimals}f}%"
     return value(number)
 
