@@ -22,12 +22,14 @@ if TYPE_CHECKING:
         PrecisionConfig,
         RecordsConfig,
         RunConfig,
+        SinksConfig,
         TrainConfig,
     )
     from paceline.data.batch import Batch
     from paceline.errors import DivergedError, PacelineError, RankFailedError, UserError
     from paceline.models.measure import Metric
     from paceline.models.spec import ModelSpec, Sums
+    from paceline.sinks.send import track
 
 __version__ = "0.1.0"
 
@@ -45,10 +47,12 @@ _HOMES = {
         "CheckpointConfig",
         "LaunchConfig",
         "RecordsConfig",
+        "SinksConfig",
     ],
     "paceline.data.batch": ["Batch"],
     "paceline.models.measure": ["Metric"],
     "paceline.models.spec": ["ModelSpec", "Sums"],
+    "paceline.sinks.send": ["track"],
     "paceline.errors": ["PacelineError", "UserError", "DivergedError", "RankFailedError"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -69,10 +73,12 @@ __all__ = [
     "RankFailedError",
     "RecordsConfig",
     "RunConfig",
+    "SinksConfig",
     "Sums",
     "TrainConfig",
     "UserError",
     "load_config",
+    "track",
     "train",
 ]
 

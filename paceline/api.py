@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from paceline.parallel.whole import load_exactly
 from paceline.parallel.world import share_word
 from paceline.records.environment import write_environment
 from paceline.records.folder import RunFolder, write_atomically
+from paceline.sinks.sidecar import tracked
+from paceline.sinks.tracker import check_installed
 from paceline.ui.follow import View, showing
 
 Config = RunConfig | Resolved | Mapping[str, Any] | Path | str | None
@@ -113,6 +115,7 @@ def _open(resolved: Resolved, run: Path | None, resume: str | None) -> tuple[Run
         config = _going_on(resolved, located)
     # What can be refused now is refused before anything is written.
     num_processes(config)
+    check_installed(config.records.sinks)
     if located.checkpoint is not None:
         open_checkpoint(located.checkpoint)
     folder = located.folder
@@ -145,6 +148,7 @@ def _run_ranks(folder: RunFolder, config: RunConfig, objects: Objects, show: boo
             # Ranks import what the objects are made of from where it was imported here.
             env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         view = stack.enter_context(_shown(folder, num_ranks)) if show else None
+        stack.enter_context(tracked(folder, config, _notices(view)))
         ended = launch(
             command,
             folder,
@@ -172,8 +176,18 @@ def _run_here(folder: RunFolder, config: RunConfig, objects: Objects, show: bool
     """Objects and one process: in this one, so that a debugger and a notebook see what happens."""
     folder.result.unlink(missing_ok=True)
     stop = StopRequest()
-    with stop_on_signals(stop), _shown(folder, 1) if show else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        view = stack.enter_context(_shown(folder, 1)) if show else None
+        stack.enter_context(tracked(folder, config, _notices(view)))
         train_here(folder, config, stop=stop, objects=objects)
+
+
+def _notices(view: View | None) -> Callable[[str], None]:
+    """Where sentences about trackers go: the screen of the run, or stderr where nothing is shown."""
+    if view is not None:
+        return lambda sentence: view.notice(sentence, "warning")
+    return lambda sentence: print(f"paceline: {sentence}", file=sys.stderr, flush=True)
 
 
 def _shown(folder: RunFolder, num_ranks: int) -> contextlib.AbstractContextManager[View]:

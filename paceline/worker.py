@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -99,11 +99,25 @@ def main(
     if rank.me.local_rank == 0:
         terminal.say(f"training in {rank.folder.path}; the ranks print to {log.parent}")
     try:
-        work(rank)
+        with _tracked(rank, terminal):
+            work(rank)
     except BaseException as error:  # noqa: BLE001 (the top of the process)
         fail(rank, describe(error, rank.me.rank), terminal)
     peers.leave()
     _leave_well()
+
+
+@contextlib.contextmanager
+def _tracked(rank: Rank, terminal: Terminal) -> Iterator[None]:
+    """Under an outside launcher, rank 0 starts the process that serves the run's trackers."""
+    if LAUNCHER in os.environ or rank.me.rank != 0:
+        yield
+        return
+    from paceline.config.load import load_config
+    from paceline.sinks.sidecar import tracked
+
+    with tracked(rank.folder, load_config(rank.folder.config).config, terminal.say):
+        yield
 
 
 def fail(rank: Rank, failure: Failure, terminal: Terminal) -> NoReturn:

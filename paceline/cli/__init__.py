@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("paceline.cli.train", "train a model, or resume a run exactly"),
+    "track": Command("paceline.cli.track", "send the records of a run to a tracker"),
     "config": Command("paceline.cli.config", "print the settings and where each came from"),
 }
 

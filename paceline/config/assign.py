@@ -9,7 +9,7 @@ from typing import Any
 from paceline.config import toml
 from paceline.config.keys import settings, table_of
 from paceline.config.source import parse_value
-from paceline.config.values import is_text
+from paceline.config.values import is_text, is_list_of_text
 from paceline.errors import UserError
 
 _BARE_POINT = re.compile(r"[-+]?(\d+\.|\.\d+)([eE][-+]?\d+)?")
@@ -43,14 +43,17 @@ def parse_set(text: str) -> Assignment:
 def assign_text(key: str, text: str, origin: str) -> Assignment:
     """A value as typed on the command line, read as its setting's kind asks.
 
-    Text settings take it as it is, or quoted as in TOML; numbers may have a bare point (`.1`); all
-    else is TOML. What cannot be read stays text, which the setting then refuses with its name.
+    Text settings take it as it is, or quoted as in TOML; lists of texts may be bare words with commas;
+    numbers may have a bare point (`.1`); all else is TOML. What cannot be read stays text, which the
+    setting then refuses with its name.
     """
     setting = settings().get(key)
     if setting is None:
         value = _entry_value(key, text, origin) if table_of(key) else text
     elif is_text(setting.kind):
         value = _quoted(key, text, origin) if text[:1] in ("'", '"') else text
+    elif is_list_of_text(setting.kind) and not text.startswith("["):
+        value = [word.strip() for word in text.split(",")] if text else []
     elif setting.kind is float and _BARE_POINT.fullmatch(text):
         value = float(text)
     else:

@@ -17,6 +17,8 @@ from paceline.config import toml
 from paceline.config.values import WrongValueError, accept
 from paceline.errors import UserError
 
+SINKS = ("tensorboard", "mlflow", "wandb", "csv")
+
 
 class SettingError(UserError):
     """A value that one setting refuses; `key` lets whoever knows add where the value came from."""
@@ -302,6 +304,41 @@ class LaunchConfig(Section):
 class RecordsConfig(Section):
     samples: bool = setting(False, "also record the sample indices of every step (the ledger)")
     gradient_norm: bool = setting(False, "record the gradient norm also where nothing is clipped")
+    sinks: tuple[str, ...] = setting(
+        (), "trackers that get the records while they are written: tensorboard, mlflow, wandb, csv"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.sinks:
+            if name not in SINKS:
+                hint = f"choose from {', '.join(SINKS)}"
+                raise refused("records.sinks", self.sinks, f"names {name!r}, which is none", hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinksConfig(Section):
+    folder: str = setting(
+        "", "of tensorboard, csv and offline W&B, a folder a run in it; empty: the run folder"
+    )
+    mlflow_uri: str = setting(
+        "", "of the MLflow server; empty: MLFLOW_TRACKING_URI, or what MLflow takes without it"
+    )
+    mlflow_experiment: str = setting("paceline", "the MLflow experiment that runs go into")
+    wandb_project: str = setting("paceline", "the W&B project that runs go into")
+    wandb_entity: str = setting("", "the W&B user or team; empty: the default of your account")
+    wandb_mode: Literal["online", "offline"] = setting(
+        "online", "offline: into files, which `wandb sync` sends later"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "@" in self.mlflow_uri.partition("://")[2].partition("/")[0]:
+            raise SettingError(
+                "sinks.mlflow_uri holds a user name or password, and settings are written down",
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment",
+                "sinks.mlflow_uri",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +363,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     records: RecordsConfig = field(default_factory=RecordsConfig)
+    sinks: SinksConfig = field(default_factory=SinksConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

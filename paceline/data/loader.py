@@ -180,6 +180,11 @@ class Loader:
         finally:
             loaded.close()
 
+    def first_samples(self, count: int) -> Batch:
+        """The first samples of the first epoch as the model gets them, made in this process."""
+        indices = order.permutation(self._seed, 0, self._num_samples)[:count]
+        return self._assembler(Task(indices, 0)).batch()
+
     def close(self) -> None:
         """Ends the loader processes."""
         if self._pool is not None:

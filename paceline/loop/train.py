@@ -14,6 +14,7 @@ from paceline.config.schema import RunConfig
 from paceline.data.loader import StepBatches
 from paceline.loop.evaluate import Evaluation, evaluate
 from paceline.loop.journal import Journal
+from paceline.loop.portrait import portray
 from paceline.loop.saving import Saver, find_checkpoint, is_due, restore
 from paceline.loop.setup import Objects, Prepared, prepare, resolve
 from paceline.loop.state import Experiment, Progress
@@ -51,6 +52,8 @@ def run(
     with RecordWriter(folder.records(world.rank)) as records:
         prepared = prepare(resolve(config, world.num_ranks), world, objects or Objects())
         this = start(folder, prepared, records, stop)
+        if world.rank == 0 and config.records.sinks:
+            portray(folder, prepared, records)
         gc.collect()
         gc.freeze()  # what libraries and set-up made is no garbage to look through in the middle of a step
         reason = train(this)

@@ -36,6 +36,20 @@ class RunFolder:
     def weights(self) -> Path:
         return self.path / "model.safetensors"
 
+    @property
+    def inputs(self) -> Path:
+        """A picture of some training samples as the model gets them."""
+        return self.path / "pictures" / "inputs.png"
+
+    @property
+    def graph(self) -> Path:
+        """A folder with the model's graph as a TensorBoard event file."""
+        return self.path / "pictures" / "graph"
+
+    def sent(self, sink: str) -> Path:
+        """How far a tracker has got, and as which run it knows this one."""
+        return self.path / "sinks" / f"{sink}.json"
+
     def records(self, rank: int) -> Path:
         return self.path / "records" / f"rank-{rank}.jsonl"
 

@@ -1,0 +1,1 @@
+"""Trackers (TensorBoard, MLflow, Weights & Biases, CSV): processes beside a run that read its records."""
