@@ -9,7 +9,7 @@ from typing import Any
 from paceline.config import toml
 from paceline.config.keys import settings, table_of
 from paceline.config.source import parse_value
-from paceline.config.values import is_text, is_list_of_text
+from paceline.config.values import is_list_of_text, is_text
 from paceline.errors import UserError
 
 _BARE_POINT = re.compile(r"[-+]?(\d+\.|\.\d+)([eE][-+]?\d+)?")
