@@ -119,6 +119,13 @@ class Cause:
             return EXIT_CODES[self.failure.category] in FINAL
         return self.end.exit_code in FINAL
 
+    def repeats(self, before: Cause | None) -> bool:
+        """Whether this is the exception of `before` again, raised at the same place: a defect, not an accident."""
+        if before is None or self.failure is None or before.failure is None:
+            return False
+        mine, theirs = self.failure, before.failure
+        return mine.category == "own" and mine.traceback == theirs.traceback
+
     @property
     def asked_to_end(self) -> bool:
         """Whether someone sent this rank a request to stop before it could hear one."""

@@ -94,6 +94,7 @@ class Launcher:
         self._orders = Orders()
         self._num_restarts = 0
         self._cause: Cause | None = None
+        self._saved: frozenset[str] = frozenset()  # when the last attempt failed
         self._log_offsets = self._log_sizes()
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> LaunchResult:
@@ -141,9 +142,11 @@ class Launcher:
             rank: read_tail(self._folder.log(rank), self._log_offsets[rank]) for rank in self._ranks
         }
         failures = read_failures(self._folder, attempt.number, self._ranks)
-        self._cause = find_first_cause(
-            list(attempt.ends.values()), failures, tails, attempt.ending_since
+        before, self._cause = (
+            self._cause,
+            find_first_cause(list(attempt.ends.values()), failures, tails, attempt.ending_since),
         )
+        saved_before, self._saved = self._saved, self._checkpoints()
         logger.info("%s: %s", self._cause.sentence(), attempt)
         is_over = attempt.was_stopping or self._orders.at_once or self._folder.result.exists()
         if is_over or self._cause.is_final or attempt.number >= self._config.max_restarts:
@@ -152,6 +155,9 @@ class Launcher:
             self._orders.stop
         ):  # asked for since the failure: the agent sees it before it starts ranks
             return True
+        if self._cause.repeats(before) and self._saved == saved_before:
+            self._show.say("the same error a second time, with nothing saved in between")
+            return False
         self._num_restarts += 1
         self._log_offsets = self._log_sizes()
         self._show.say(
@@ -160,6 +166,10 @@ class Launcher:
             f" (its log: {self._folder.log(self._cause.rank)})"
         )
         return True
+
+    def _checkpoints(self) -> frozenset[str]:
+        path = self._folder.checkpoints
+        return frozenset(entry.name for entry in path.iterdir()) if path.is_dir() else frozenset()
 
     def _log_sizes(self) -> dict[int, int]:
         """Where the logs of the next attempt begin: they go on in the same files."""

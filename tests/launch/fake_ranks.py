@@ -39,6 +39,15 @@ def crash() -> None:
     time.sleep(60)
 
 
+def crash_the_same_way() -> None:
+    raise ValueError("always the same")
+
+
+def crash_the_same_way_further_on() -> None:
+    (FOLDER.checkpoints / f"step-{ME.attempt}").mkdir(exist_ok=True)
+    raise ValueError("always the same")
+
+
 def leave_with_code() -> None:
     if ME.rank == 1:
         print("the last words")

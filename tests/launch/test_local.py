@@ -121,6 +121,18 @@ def test_a_users_error_is_not_tried_again(folder: RunFolder) -> None:
     assert result.exit_code == ExitCode.USER
 
 
+def test_a_defect_that_repeats_itself_is_tried_again_once(folder: RunFolder) -> None:
+    said: list[str] = []
+    result = run_ranks("crash_the_same_way", folder, num_ranks=1, max_restarts=3, said=said)
+    assert (result.status, result.num_restarts) == ("failed", 1)
+    assert said[-1] == "the same error a second time, with nothing saved in between"
+
+
+def test_the_same_error_after_progress_is_tried_again(folder: RunFolder) -> None:
+    result = run_ranks("crash_the_same_way_further_on", folder, num_ranks=1, max_restarts=2)
+    assert (result.status, result.num_restarts) == ("failed", 2)
+
+
 def test_a_diverged_run_is_not_tried_again(folder: RunFolder) -> None:
     result = run_ranks("diverge", folder, max_restarts=3)
     assert isinstance(result.error, DivergedError)
