@@ -99,6 +99,7 @@ class Plain:
         self._every_s = every_s
         self._next = time.monotonic() + every_s
         self._lines: list[str] = []
+        self._last_progress = ""
         self._gone = False
 
     def say(self, lines: Iterable[tuple[str, str]]) -> None:
@@ -108,8 +109,12 @@ class Plain:
         self._lines.append(table.plain_row(record, best))
 
     def progress(self, state: RunState, quiet_s: float) -> None:
-        if self._is_time():
-            self._lines.append(progress.plain_line(state, quiet_s))
+        if not self._is_time():
+            return
+        line = progress.plain_line(state, quiet_s)
+        if line != self._last_progress:  # in a log, a line twice is no news
+            self._lines.append(line)
+        self._last_progress = line
 
     def waiting(self, what: str, seconds: float) -> None:
         if self._is_time():

@@ -56,6 +56,19 @@ def test_progress_comes_only_now_and_then(tmp_path: Path) -> None:
     assert "step 1" not in file.getvalue()
 
 
+def test_a_step_that_takes_long_is_no_news(tmp_path: Path) -> None:
+    run = PlantedRun(tmp_path / "run")
+    file = io.StringIO()
+    view = View(run.folder, num_ranks=2, screen=Plain(file, every_s=0), now=lambda: 0.0)
+    run.start()
+    run.step(1)
+    run.flush()
+    for _ in range(5):
+        view.poll()
+    view.close()
+    assert file.getvalue().count("step 1/") == 1
+
+
 def test_a_pipe_gets_no_escape_codes_and_stdout_only_the_summary(tmp_path: Path) -> None:
     done = play(tmp_path / "run")
     progress, summary = done.stderr.decode(), done.stdout.decode()
