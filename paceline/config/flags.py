@@ -44,8 +44,8 @@ FLAGS = {
     "--device": Flag("device", "auto|cpu|cuda", "where to train"),
     "--precision": Flag(
         "precision.dtype",
-        "fp32|tf32|bf16|fp16|fp64",
-        "bf16 and fp16: autocast with fp32 weights; fp16 with a dynamic loss scale",
+        "fp32|tf32|bf16|fp16|fp64|auto",
+        "bf16, fp16: autocast over fp32 weights; auto: what is fastest where it trains as well",
     ),
     "--max-minutes": Flag(
         "train.max_minutes", "X", "save and leave after this time, to be resumed; 0: no limit"

@@ -274,8 +274,9 @@ class ParallelConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionConfig(Section):
-    dtype: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = setting(
-        "fp32", "bf16 and fp16: autocast with fp32 weights; fp16 with a dynamic loss scale"
+    dtype: Literal["fp32", "tf32", "bf16", "fp16", "fp64", "auto"] = setting(
+        "fp32",
+        "bf16, fp16: autocast over fp32 weights; auto: what is fastest where it trains as well",
     )
     initial_scale: float = setting(65536.0, "of fp16: the first loss scale", at_least=1)
     growth_interval: int = setting(

@@ -29,7 +29,12 @@ from paceline.optim.averaging import Average
 from paceline.optim.build import make_optimizer
 from paceline.optim.schedule import Schedule
 from paceline.parallel.place import Place, Split, split_batch
-from paceline.parallel.precision import make_loss_scale, parameter_dtype, set_matmul
+from paceline.parallel.precision import (
+    choose_precision,
+    make_loss_scale,
+    parameter_dtype,
+    set_matmul,
+)
 from paceline.parallel.registry import choose_strategy, get_strategy
 from paceline.parallel.world import World, choose_device
 from paceline.records.phases import PhaseClock
@@ -98,8 +103,11 @@ def resolve(config: RunConfig, num_ranks: int) -> RunConfig:
     if name != "dp" and devices != num_ranks:
         devices = num_ranks
         name = choose_strategy(config.parallel.strategy, devices)
-    parallel = dataclasses.replace(config.parallel, strategy=name, ranks=devices)
-    return dataclasses.replace(config, parallel=parallel)
+    return dataclasses.replace(
+        config,
+        parallel=dataclasses.replace(config.parallel, strategy=name, ranks=devices),
+        precision=choose_precision(config.precision, choose_device(config.device)),
+    )
 
 
 def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
@@ -12,6 +14,16 @@ from torch import Tensor
 from paceline.config.schema import PrecisionConfig
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_precision(config: PrecisionConfig, device: torch.device) -> PrecisionConfig:
+    """`config` with `auto` settled: the fastest format that trains as well as fp32 and that the device really has."""
+    if config.dtype != "auto":
+        return config
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return dataclasses.replace(config, dtype="bf16" if has_bf16 else "fp16")
+    return dataclasses.replace(config, dtype="bf16" if cpu_has_bf16() else "fp32")
 
 
 def parameter_dtype(config: PrecisionConfig) -> torch.dtype:
@@ -41,8 +53,20 @@ def remarks(config: PrecisionConfig, device: torch.device) -> list[str]:
     if config.dtype == "tf32":
         return ["precision tf32 has no effect on the CPU: this run computes in fp32"]
     if config.dtype == "fp16":
-        return ["precision fp16 is slow on the CPU: use bf16 or fp32"]
+        return ["precision fp16 is slow on the CPU: use fp32, or bf16 where the CPU has it"]
+    if config.dtype == "bf16" and not cpu_has_bf16():
+        return ["this CPU has no bf16 instructions and emulates them, many times slower: use fp32"]
     return []
+
+
+def cpu_has_bf16() -> bool:
+    """Whether convolutions and products in bf16 are faster than in fp32 here, not emulated."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() or _is_arm()
+
+
+def _is_arm() -> bool:
+    """Of those that torch runs on, all but the oldest have bf16."""
+    return platform.machine() in ("aarch64", "arm64")
 
 
 class LossScale:

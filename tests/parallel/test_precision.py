@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from paceline.config.schema import PrecisionConfig
+from paceline.parallel import precision
 from paceline.parallel.precision import LossScale, autocast, parameter_dtype
+
+
+@pytest.mark.parametrize(("has_bf16", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_auto_takes_bf16_where_the_processor_has_it(
+    has_bf16: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: has_bf16)
+    cpu = torch.device("cpu")
+    config = precision.choose_precision(PrecisionConfig(dtype="auto"), cpu)
+    assert config.dtype == chosen
+    assert not precision.remarks(config, cpu)
+    emulated = precision.remarks(PrecisionConfig(dtype="bf16"), cpu)
+    assert bool(emulated) != has_bf16
 
 
 def scaled(initial: float = 8.0, interval: int = 3) -> LossScale:
