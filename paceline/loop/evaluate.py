@@ -27,6 +27,9 @@ class Watched:
     name: str
     smaller: bool
 
+    def meets(self, value: float, target: float) -> bool:
+        return value <= target if self.smaller else value >= target
+
     def better(self, value: float, best: float | None) -> bool:
         """Whether `value` beats `best`; what is not finite beats nothing."""
         if not math.isfinite(value):

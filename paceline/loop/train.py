@@ -96,7 +96,7 @@ def train(this: Run) -> str:
     stop = this.decisions.at_start()
     if stop:
         return stop
-    while progress.epoch < config.train.epochs and not _steps_done(this) and not _stale(this):
+    while progress.epoch < config.train.epochs and not _steps_done(this) and not ended_early(this):
         stop = train_epoch(this)
         if stop:
             return stop
@@ -211,8 +211,7 @@ def finish(this: Run, reason: str, seconds: float) -> None:
     status = "stopped" if reason else "finished"
     if world.rank == 0 and not reason:
         save_weights(this.folder.weights, final_weights(this))
-    if not reason and _stale(this):
-        reason = f"no better {this.prepared.watched.name} in {progress.stale} evaluations"
+    reason = reason or ended_early(this)
     this.records.write("end", status=status, reason=reason, step=progress.step)
     this.records.flush()
     world.barrier()
@@ -276,6 +275,11 @@ def _steps_done(this: Run) -> bool:
     return bool(limit) and this.progress.step >= limit
 
 
-def _stale(this: Run) -> bool:
-    patience = this.prepared.config.train.patience
-    return bool(patience) and this.progress.stale >= patience
+def ended_early(this: Run) -> str:
+    """Why the evaluations so far end the training before its last epoch, or nothing."""
+    config, progress, watched = this.prepared.config.train, this.progress, this.prepared.watched
+    if config.target and progress.best is not None and watched.meets(progress.best, config.target):
+        return f"{watched.name} reached {progress.best:.4g}"
+    if config.patience and progress.stale >= config.patience:
+        return f"no better {watched.name} in {progress.stale} evaluations"
+    return ""

@@ -73,6 +73,16 @@ def test_early_stopping_ends_the_run_for_good(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").exists()
 
 
+def test_a_target_ends_the_run_as_soon_as_it_is_reached(tmp_path: Path) -> None:
+    sets = {"train__metric": "loss", "train__epochs": 50, "train__max_steps": 0}
+    assert train_rank(tmp_path / "all", {**sets, "train__target": 1e9}) == "finished"
+    found = result(tmp_path / "all")
+    assert (found["epoch"], found["status"]) == (1, "finished")
+    assert found["reason"].startswith("loss reached ")
+    train_rank(tmp_path / "none", {**sets, "train__epochs": 2, "train__target": 1e-9})
+    assert (result(tmp_path / "none")["epoch"], result(tmp_path / "none")["reason"]) == (2, "")
+
+
 def test_a_stop_during_evaluation_does_not_wait_for_its_end(tmp_path: Path) -> None:
     class Slow(Points):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
