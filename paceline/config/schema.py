@@ -221,7 +221,8 @@ class TrainConfig(Section):
         0.0, "end after the evaluation in which the metric is this good; 0: never", at_least=0
     )
     metric: str = setting(
-        "", "what `best`, `patience` and `target` look at; empty: accuracy where there is one, else loss"
+        "",
+        "what `best`, `patience` and `target` look at; empty: accuracy where there is one, else loss",
     )
     goal: Literal["auto", "max", "min"] = setting(
         "auto", "which way that metric is better; auto: min for names with loss or error in them"
