@@ -26,6 +26,7 @@ from paceline.launch.objects import carried
 from paceline.loop.setup import Objects, num_processes
 from paceline.loop.stopping import StopRequest, stop_on_signals
 from paceline.loop.train import run as train_here
+from paceline.optim.build import check_optimizer
 from paceline.parallel.launched import launched
 from paceline.parallel.whole import load_exactly
 from paceline.parallel.world import share_word
@@ -116,6 +117,7 @@ def _open(resolved: Resolved, run: Path | None, resume: str | None) -> tuple[Run
     # What can be refused now is refused before anything is written.
     num_processes(config)
     check_installed(config.records.sinks)
+    check_optimizer(config.optim)
     if located.checkpoint is not None:
         open_checkpoint(located.checkpoint)
     folder = located.folder

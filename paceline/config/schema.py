@@ -231,16 +231,22 @@ class TrainConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
-    name: Literal["sgd", "adamw"] = setting("sgd", "optimizer")
+    name: Literal[
+        "sgd", "adamw", "adam", "lars", "lamb", "muon", "schedulefree-sgd", "schedulefree-adamw"
+    ] = setting("sgd", "optimizer; lars, lamb, muon and schedulefree need the extra `optim`")
     base_lr: float = setting(0.4, "learning rate at a global batch of 256", at_least=0)
     lr_scaling: Literal["linear", "none"] = setting(
         "linear", "linear: base_lr x global_batch / 256 (Goyal et al. 2017); none: base_lr as it is"
     )
-    momentum: float = setting(0.9, "of SGD", at_least=0, below=1)
-    nesterov: bool = setting(True, "Nesterov momentum of SGD")
-    betas: tuple[float, float] = setting((0.9, 0.999), "of AdamW", at_least=0, below=1)
-    eps: float = setting(1e-8, "of AdamW", at_least=0)
-    weight_decay: float = setting(5e-4, "L2 penalty of SGD, decoupled decay of AdamW", at_least=0)
+    momentum: float = setting(0.9, "of SGD, LARS and Muon", at_least=0, below=1)
+    nesterov: bool = setting(True, "Nesterov momentum of SGD, LARS and Muon")
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999), "of Adam, AdamW, LAMB and Muon's AdamW", at_least=0, below=1
+    )
+    eps: float = setting(1e-8, "of the same", at_least=0)
+    weight_decay: float = setting(
+        5e-4, "L2 penalty of SGD, LARS and Adam, decoupled decay of the others", at_least=0
+    )
     clip_norm: float = setting(0.0, "largest gradient norm; 0: no clipping", at_least=0)
     ema_decay: float = setting(
         0.0, "decay of the averaged weights; 0: no averaging", at_least=0, below=1
@@ -253,6 +259,36 @@ class OptimConfig(Section):
     step_epochs: int = setting(30, "of the step schedule: epochs between drops", at_least=1)
     step_factor: float = setting(0.1, "of the step schedule: the factor of a drop", at_least=0)
     min_lr: float = setting(0.0, "where the cosine ends", at_least=0)
+
+    @property
+    def is_schedule_free(self) -> bool:
+        return self.name.startswith("schedulefree-")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with_momentum = self.name in ("sgd", "lars", "muon")
+        if self.nesterov and with_momentum and self.momentum == 0:
+            raise UserError(
+                "optim.nesterov = true needs a momentum, and optim.momentum = 0",
+                "set optim.nesterov = false or optim.momentum = 0.9",
+            )
+        if self.is_schedule_free and self.schedule != "constant":
+            raise UserError(
+                f"optim.name = {self.name!r} does without a schedule, and optim.schedule ="
+                f" {self.schedule!r}",
+                'set optim.schedule = "constant"; the warm-up stays',
+            )
+        if self.is_schedule_free and self.ema_decay:
+            raise UserError(
+                f"optim.name = {self.name!r} averages the weights itself, and optim.ema_decay ="
+                f" {self.ema_decay}",
+                "set optim.ema_decay = 0",
+            )
+        if self.is_schedule_free and 0 in (self.momentum, self.betas[0]):
+            raise UserError(
+                f"optim.name = {self.name!r} needs optim.momentum and optim.betas above 0",
+                "leave them at 0.9",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,10 +408,5 @@ class RunConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.optim.nesterov and self.optim.name == "sgd" and self.optim.momentum == 0:
-            raise UserError(
-                "optim.nesterov = true needs a momentum, and optim.momentum = 0",
-                "set optim.nesterov = false or optim.momentum = 0.9",
-            )
         if not self.runs.strip() or not self.runs.isprintable():
             raise refused("runs", self.runs, "is not a plain path", "name a folder, such as runs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -72,20 +71,17 @@ class Evaluation:
 def evaluate(
     training: Training, batches: Iterable[Batch | None], should_stop: Callable[[], bool]
 ) -> Evaluation | None:
-    """Loss and metrics over all ranks, with the averaged weights where there are any.
+    """Loss and metrics over all ranks, with the weights that are kept.
 
     batches: this rank's share, None where it is used up, equally many on every rank.
     Returns None where `should_stop` said so, on every rank after the same batch.
     """
     start = time.monotonic()
     total: Sums | None = None
-    averaged = (
-        training.average.in_place() if training.average is not None else contextlib.nullcontext()
-    )
     for part in training.carried.parts:
         part.eval()
     try:
-        with averaged:
+        with training.evaluation_weights():
             for batch in batches:
                 sums = training.carried.evaluate(batch)
                 total = sums if total is None else total + sums

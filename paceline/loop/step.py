@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,7 @@ from paceline.models.spec import Sums
 from paceline.optim.averaging import Average
 from paceline.optim.build import set_learning_rate
 from paceline.optim.schedule import Schedule
+from paceline.optim.schedule_free import averaged_by
 from paceline.parallel.contract import Carried, Gradients
 from paceline.parallel.precision import LossScale
 from paceline.parallel.world import World
@@ -34,6 +36,19 @@ class Training:
     loss_scale: LossScale | None
     average: Average | None
     _counts: dict[int, Tensor] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def evaluation_weights(self) -> Iterator[None]:
+        """Inside, the model has the weights that are evaluated and kept, afterwards those that are trained again.
+
+        They differ where weights are averaged: here, or by a schedule-free optimizer.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.average is not None:
+                stack.enter_context(self.average.in_place())
+            if self.config.optim.is_schedule_free:
+                stack.enter_context(averaged_by(self.optimizer))
+            yield
 
     def count(self, value: int) -> Tensor:
         """A count as a 0-d device tensor; made once a value, since making one may wait for the device."""

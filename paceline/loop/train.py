@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
 from dataclasses import dataclass
@@ -231,12 +230,9 @@ def finish(this: Run, reason: str, seconds: float) -> None:
 
 
 def final_weights(this: Run) -> dict[str, Tensor]:
-    """The model's state by its own names, with the averaged weights where there are any."""
+    """The model's state by its own names, as it is evaluated."""
     training = this.prepared.training
-    averaged = (
-        training.average.in_place() if training.average is not None else contextlib.nullcontext()
-    )
-    with averaged:
+    with training.evaluation_weights():
         tensors = training.carried.tensors(training.optimizer)
         return {
             name.removeprefix("model/"): value.detach().cpu().clone()

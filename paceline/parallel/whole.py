@@ -18,6 +18,7 @@ from paceline.errors import UserError
 from paceline.models.spec import ModelSpec, Output, Sums
 from paceline.parallel.contract import Gradients, MakeOptimizer
 from paceline.parallel.draws import seed_micro_batch
+from paceline.parallel.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from paceline.parallel.place import Place, split_batch
 from paceline.parallel.precision import autocast, parameter_dtype
 from paceline.parallel.statistics import RunningStatistics
@@ -129,28 +130,14 @@ class WholeModel:
 
     def tensors(self, optimizer: Optimizer) -> dict[str, Tensor]:
         values = {f"model/{name}": value for name, value in self.module.state_dict().items()}
-        for parameter, state in optimizer.state.items():
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    values[f"optimizer/{self._names[id(parameter)]}/{key}"] = value
+        values |= optimizer_tensors(optimizer, self._names)
         return values
 
     def load_tensors(self, values: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
         model = {n.removeprefix("model/"): v for n, v in values.items() if n.startswith("model/")}
         load_exactly(self.module, model)
         if optimizer is not None:
-            self._load_optimizer(values, optimizer)
-
-    def _load_optimizer(self, values: Mapping[str, Tensor], optimizer: Optimizer) -> None:
-        state: dict[int, dict[str, Tensor]] = {}
-        described = optimizer.state_dict()
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for index, parameter in enumerate(parameters):
-            prefix = f"optimizer/{self._names[id(parameter)]}/"
-            found = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
-            if found:
-                state[index] = found
-        optimizer.load_state_dict({"state": state, "param_groups": described["param_groups"]})
+            load_optimizer_tensors(values, optimizer, self._names)
 
     def notes(self) -> Sequence[str]:
         return []
