@@ -313,6 +313,24 @@ class ParallelConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryConfig(Section):
+    shrink: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "halve the micro-batch where memory runs out; auto: unless that changes BatchNorm's groups",
+    )
+    smallest: int = setting(1, "samples a device that a micro-batch always keeps", at_least=1)
+    regrow_after: int = setting(
+        200, "steps until a halved micro-batch tries the larger size again; 0: never", at_least=0
+    )
+    margin: float = setting(
+        0.1,
+        "of micro_batch = auto: share of the free memory that is left unused",
+        at_least=0,
+        below=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrecisionConfig(Section):
     dtype: Literal["fp32", "tf32", "bf16", "fp16", "fp64", "auto"] = setting(
         "fp32",
@@ -400,6 +418,7 @@ class RunConfig(Section):
     train: TrainConfig = field(default_factory=TrainConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from paceline.data.order import step_chunks
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -39,6 +41,27 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         return self.map(lambda t: t.to(device, non_blocking=True))
+
+    def cut(self, rows: int) -> list[Batch]:
+        """The same samples as batches of `rows`, in order and without a copy; the batch itself where it is as small.
+
+        As where the epoch is cut (`order.step_chunks`), a remainder of one sample joins the batch before it.
+        """
+        num = len(self)
+        if num <= rows:
+            return [self]
+        return [self._part(chunk) for chunk in step_chunks(0, num, num, rows)]
+
+    def _part(self, rows: range) -> Batch:
+        def part(leaf: Any) -> Any:
+            return leaf[rows.start : rows.stop] if isinstance(leaf, (Tensor, np.ndarray)) else leaf
+
+        weights = part(self.weights)
+        is_full = self.num_real == len(
+            self
+        )  # else the weights say it, which may wait for the device
+        num_real = len(rows) if is_full else int(torch.count_nonzero(weights))
+        return Batch(map_leaves(part, self.data), part(self.indices), weights, num_real)
 
     def pin(self) -> Batch:
         return self.map(Tensor.pin_memory)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,9 +16,11 @@ import torch
 from paceline.config.schema import TrainConfig
 from paceline.data.batch import Batch
 from paceline.errors import UserError, nearest
+from paceline.loop.room import Shortage
 from paceline.loop.step import Training
 from paceline.models.metrics import SMALLER, compute_metrics
 from paceline.models.spec import ModelSpec, Sums
+from paceline.parallel.memory import free_memory, is_out_of_memory, words_of
 from paceline.parallel.world import World
 
 
@@ -78,12 +83,13 @@ def evaluate(
     """
     start = time.monotonic()
     total: Sums | None = None
+    most = sys.maxsize  # samples of a pass; each evaluation tries whole batches again
     for part in training.carried.parts:
         part.eval()
     try:
         with training.evaluation_weights():
             for batch in batches:
-                sums = training.carried.evaluate(batch)
+                sums, most = evaluate_batch(training, batch, most)
                 total = sums if total is None else total + sums
                 if should_stop():
                     return None
@@ -111,3 +117,26 @@ def summarize(world: World, spec: ModelSpec, mine: Sums, seconds: float) -> Eval
     # Decided once: what follows (best, early stopping) must not differ between ranks by a last bit.
     loss, metrics = world.broadcast((float(sums["loss"]) / count, metrics))
     return Evaluation(loss, metrics, int(sums["count"]), seconds, arrays)
+
+
+def evaluate_batch(training: Training, batch: Batch | None, most: int) -> tuple[Sums, int]:
+    """The sums of one batch, in passes of at most `most` samples; halved where memory runs out, and returned."""
+    while True:
+        try:
+            if batch is None:
+                return training.carried.evaluate(None), most
+            parts = [training.carried.evaluate(part) for part in batch.cut(most)]
+            return functools.reduce(operator.add, parts), most
+        except Exception as error:
+            if batch is None or not is_out_of_memory(error):
+                raise
+            words = words_of(error)
+        free_memory()
+        rows, rank = min(most, len(batch)), training.world.rank
+        most = rows // 2
+        if most < training.room.smallest:
+            raise UserError(
+                f"rank {rank} ran out of memory in the evaluation of {rows} samples: {words}",
+                "use smaller inputs or a smaller model, or bf16",
+            )
+        training.room.note(Shortage("evaluation", rows, most, [rank], words))

@@ -115,6 +115,14 @@ class Journal:
             )
             self._records.write("warning", text=text)
 
+    def memory(self, progress: Progress) -> None:
+        """Where memory ran out since the last call, and what was done about it."""
+        for event in self._prepared.training.room.take_events():
+            self._records.write("memory", step=progress.step, **event.fields())
+            if self._world.rank == 0 or event.is_local:
+                kind = "warning" if event.where else "note"
+                self._records.write(kind, text=event.sentence())
+
     def end_epoch(self, epoch: int, lr: float, evaluation: Evaluation | None) -> None:
         """The row of an epoch; of one that was resumed, over the steps since then."""
         rows = max(self._rows, 1)

@@ -23,6 +23,7 @@ class StepReport:
     epoch: float
     samples: int
     lr: float
+    micro_batch: int
     rows: int
     loss: float
     metrics: dict[str, float]
@@ -36,6 +37,7 @@ class _Kept:
     epoch: float
     samples: int
     lr: float
+    micro_batch: int
     sums: Sums
     norm: Tensor | None
     scale: Tensor | None
@@ -65,10 +67,11 @@ class Meter:
         lr: float,
         sums: Sums,
         gradients: Gradients,
+        micro_batch: int,
         loss_scale: Tensor | None,
     ) -> None:
         scale = None if loss_scale is None else loss_scale.clone()
-        self._kept.append(_Kept(step, epoch, samples, lr, sums, gradients.norm, scale))
+        self._kept.append(_Kept(step, epoch, samples, lr, micro_batch, sums, gradients.norm, scale))
 
     def collect(self, last_good: Callable[[], str | None]) -> list[StepReport]:
         """The steps since the last call, summed over ranks. Every rank calls it after the same step.
@@ -91,6 +94,7 @@ class Meter:
                 epoch=k.epoch,
                 samples=k.samples,
                 lr=k.lr,
+                micro_batch=k.micro_batch,
                 rows=int(count[i]),
                 loss=loss[i] / max(count[i], 1.0),
                 metrics={

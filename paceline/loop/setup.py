@@ -22,12 +22,14 @@ from paceline.data.sources import may_download
 from paceline.data.sources.functions import as_source
 from paceline.errors import UserError
 from paceline.loop.evaluate import Watched, watched_metric
+from paceline.loop.room import Room
 from paceline.loop.step import Training
 from paceline.models.registry import make_spec
 from paceline.models.spec import ModelSpec
 from paceline.optim.averaging import Average
 from paceline.optim.build import make_optimizer
 from paceline.optim.schedule import Schedule
+from paceline.optim.update import Update
 from paceline.parallel.place import Place, Split, split_batch
 from paceline.parallel.precision import (
     choose_precision,
@@ -176,6 +178,8 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         average=Average(carried.named_parameters(), config.optim.ema_decay)
         if config.optim.ema_decay
         else None,
+        room=Room(config.memory, split, place),
+        update=Update(optimizer),
     )
     return Prepared(config, place, split, data, spec, training, loader, watched)
 

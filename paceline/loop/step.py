@@ -12,13 +12,17 @@ from torch.optim import Optimizer
 
 from paceline.config.schema import RunConfig
 from paceline.data.batch import Batch
+from paceline.loop.room import Room, Shortage
 from paceline.models.spec import Sums
 from paceline.optim.averaging import Average
 from paceline.optim.build import set_learning_rate
 from paceline.optim.schedule import Schedule
 from paceline.optim.schedule_free import averaged_by
+from paceline.optim.update import Update
 from paceline.parallel.contract import Carried, Gradients
+from paceline.parallel.memory import ShortOfMemoryError
 from paceline.parallel.precision import LossScale
+from paceline.parallel.statistics import has_groups
 from paceline.parallel.world import World
 from paceline.records.phases import PhaseClock
 
@@ -35,6 +39,8 @@ class Training:
     schedule: Schedule
     loss_scale: LossScale | None
     average: Average | None
+    room: Room
+    update: Update
     _counts: dict[int, Tensor] = field(default_factory=dict)
 
     @contextlib.contextmanager
@@ -69,10 +75,7 @@ def train_step(
     scale = training.loss_scale.scale if training.loss_scale is not None else None
 
     set_learning_rate(optimizer, training.schedule.learning_rate(step))
-    optimizer.zero_grad(set_to_none=True)
-    sums = training.carried.forward_backward(
-        micro_batches, step=step, count=training.count(count), loss_scale=scale
-    )
+    sums = make_gradients(training, micro_batches, step=step, count=count)
     with clock.phase("optimizer"):
         gradients = training.carried.finish_gradients(
             optimizer,
@@ -82,9 +85,35 @@ def train_step(
         )
         # Only fp16 asks the device whether to skip: its overflows are expected, and cured by a smaller scale.
         if training.loss_scale is None or bool(gradients.finite):
-            optimizer.step()
+            _update(training)
         if training.loss_scale is not None and gradients.finite is not None:
             training.loss_scale.update(gradients.finite)
         if training.average is not None:
             training.average.update(step)
     return sums, gradients
+
+
+def make_gradients(
+    training: Training, micro_batches: Sequence[Batch], *, step: int, count: int
+) -> Sums:
+    """Forward and backward of a step; again in smaller passes where a rank ran out of memory."""
+    while True:
+        training.optimizer.zero_grad(set_to_none=True)
+        try:
+            return training.carried.forward_backward(
+                training.room.cut(micro_batches),
+                first=training.room.first,
+                step=step,
+                count=training.count(count),
+                loss_scale=training.loss_scale.scale if training.loss_scale is not None else None,
+            )
+        except ShortOfMemoryError as error:
+            groups = any(has_groups(part) for part in training.carried.parts)
+            training.room.shrink(error, has_groups=groups)
+
+
+def _update(training: Training) -> None:
+    words = training.update.step()
+    if words:
+        rows, rank = training.room.rows, training.world.rank
+        training.room.note(Shortage("optimizer", rows, rows, [rank], words))

@@ -140,6 +140,8 @@ def take_step(this: Run, batches: StepBatches) -> None:
         progress.skipped += batches.num_global - count
     step = progress.step
     sums, gradients = train_step(training, batches.micro_batches, step=step, count=max(count, 1))
+    micro_batch = training.room.rows
+    training.room.after_step()
     progress.step += 1
     progress.position = batches.stop
     progress.samples += batches.num_global
@@ -150,8 +152,10 @@ def take_step(this: Run, batches: StepBatches) -> None:
         lr=training.schedule.learning_rate(step),
         sums=sums,
         gradients=gradients,
+        micro_batch=micro_batch,
         loss_scale=training.loss_scale.scale if training.loss_scale is not None else None,
     )
+    this.journal.memory(progress)
     if this.prepared.config.records.samples:
         this.records.write(
             "samples", step=progress.step, epoch=progress.epoch, indices=batches.indices
@@ -197,7 +201,9 @@ def run_evaluation(this: Run) -> tuple[Evaluation | None, str]:
         return bool(reason)
 
     batches = prepared.on_device(prepared.loader.evaluation(prepared.config.train.eval_batch))
-    return evaluate(prepared.training, batches, should_stop), reason
+    evaluation = evaluate(prepared.training, batches, should_stop)
+    this.journal.memory(this.progress)
+    return evaluation, reason
 
 
 def finish(this: Run, reason: str, seconds: float) -> None:

@@ -43,17 +43,30 @@ class Carried(Protocol):
         """The modules in this process; more than one for interleaved stages."""
 
     def forward_backward(
-        self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
+        self,
+        micro_batches: Sequence[Batch],
+        *,
+        first: int,
+        step: int,
+        count: Tensor,
+        loss_scale: Tensor | None,
     ) -> Sums:
         """Leaves in the gradients the sum over every sample of the global batch, divided by `count`.
 
-        micro_batches: this rank's share, on its device. step: keys the dropout draws. count: 0-d, real samples of
-        the global batch. Returns the sums of this rank's own samples: the loop adds ranks when it reports, so that
-        a step has no exchange besides the gradients'.
+        micro_batches: this rank's share, on its device. first: the number of its first, counted over all ranks'.
+        step: with that, keys the dropout draws. count: 0-d, real samples of the global batch. Returns the sums of
+        this rank's own samples: the loop adds ranks when it reports, so that a step has no exchange besides the
+        gradients'.
+        Raises ShortOfMemoryError on every rank where any ran out of memory. Then no rank waits for another, buffers
+        are as they were, and the caller throws the gradients away and may call again with smaller micro-batches.
         """
 
     def evaluate(self, batch: Batch | None) -> Sums:
-        """Sums of this rank's batch; None where its share is used up. Called equally often on every rank."""
+        """Sums of this rank's batch; None where its share is used up. Called equally often on every rank.
+
+        Where memory runs out, a rank calls again with parts of its batch. A strategy whose ranks talk to each other
+        in here agrees on that first, and raises on all of them.
+        """
 
     def predict(self, batch: Batch | None) -> Output | None:
         """The model's output for this rank's batch; None where it has none. Called equally often on every rank."""

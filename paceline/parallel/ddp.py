@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,47 +52,108 @@ class CarriedDDP(WholeModel):
             **_leave_buffers_alone(),
             find_unused_parameters=config.parallel.unused_parameters,
         )
-        self._wrapped.register_comm_hook(clock, _sum_over_ranks)
+        self._exchange = Exchange(clock)
+        self._wrapped.register_comm_hook(self._exchange, _sum_over_ranks)
         self.forward = self._wrapped
         self.skip_exchange = self._wrapped.no_sync
         self._buckets_settled = world.num_ranks == 1
         self._stateful: list[str] = []
+        self._buckets = self._find_buckets()
 
     def forward_backward(
-        self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
+        self,
+        micro_batches: Sequence[Batch],
+        *,
+        first: int,
+        step: int,
+        count: Tensor,
+        loss_scale: Tensor | None,
     ) -> Sums:
         if not self._buckets_settled:
             self._settle_buckets(micro_batches[-1], step, count)
         sums = super().forward_backward(
-            micro_batches, step=step, count=count, loss_scale=loss_scale
+            micro_batches, first=first, step=step, count=count, loss_scale=loss_scale
         )
         for name in self._stateful:  # as DDP does, but only what the model really changes
             dist.broadcast(self.module.get_buffer(name), src=0)
         return sums
 
-    def _find_stateful(self, before: dict[str, Tensor]) -> list[str]:
-        """Buffers that a pass has changed on any rank, besides BatchNorm's, which have their own rule."""
-        now = dict(self.module.named_buffers())
-        others = [name for name in now if not self.statistics.has(now[name])]
-        if not others:
+    def accumulate(
+        self,
+        micro_batches: Sequence[Batch],
+        *,
+        first: int,
+        step: int,
+        count: Tensor,
+        loss_scale: Tensor | None,
+    ) -> Sums:
+        self._exchange.sent.clear()
+        return super().accumulate(
+            micro_batches, first=first, step=step, count=count, loss_scale=loss_scale
+        )
+
+    def join_exchange(self) -> None:
+        """The collectives of a step's last pass, in DDP's order, from where this rank left off."""
+        if self._world.num_ranks == 1:
+            return
+        self.statistics.send()
+        for size, dtype in self._buckets[len(self._exchange.sent) :]:
+            dist.all_reduce(torch.zeros(size, dtype=dtype, device=self._world.device))
+        for work in self._exchange.sent:
+            work.wait()
+        if self.config.parallel.unused_parameters:
+            dist.all_reduce(self._wrapped.reducer._get_local_used_map())
+
+    def short_ranks(self, is_short: bool) -> list[int]:
+        return self._world.which(is_short)
+
+    def give_up(self) -> None:
+        super().give_up()
+        self._exchange.sent.clear()
+        # Where backward broke off, DDP still waits for its end. This also forgets the order of the buckets.
+        self._wrapped.reducer._reset_state()
+        self._buckets_settled = self._world.num_ranks == 1
+
+    def _find_buckets(self) -> list[tuple[int, torch.dtype]]:
+        """Size and dtype of each bucket, in the order in which they are exchanged."""
+        if self._world.num_ranks == 1:
             return []
-        changed = torch.tensor([not torch.equal(now[name], before[name]) for name in others])
-        anywhere = torch.stack(self._world.gather(changed)).any(dim=0).tolist()
-        return [name for name, is_changed in zip(others, anywhere, strict=True) if is_changed]
+        buckets = self._wrapped.reducer._get_zeros_like_grad_buckets()
+        return [(bucket.buffer().numel(), bucket.buffer().dtype) for bucket in buckets]
 
     def _settle_buckets(self, batch: Batch, step: int, count: Tensor) -> None:
-        """One pass that is thrown away.
+        """One pass of two samples that is thrown away.
 
         DDP orders its buckets anew after the first backward, and on 3 or more ranks another order is another sum:
         without this pass, a resumed run would not be bit-equal to one that was never interrupted. It leaves no
         trace in the model's buffers (statistics, spectral norm's vectors) and in the generators.
         """
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        self.buffers.keep()
+        batch = batch.cut(2)[0]
         with generators_kept():
-            self.accumulate([batch], step=step, count=count, loss_scale=None)
-        self._stateful = self._find_stateful(before)
+            self.attempt(
+                lambda: self.accumulate([batch], first=0, step=step, count=count, loss_scale=None)
+            )
+        self._stateful = self._find_stateful()
+        self.buffers.learn(self._stateful)
         for name, buffer in self.module.named_buffers():
             buffer.copy_(before[name])
+        self._check_unused()
+        self.module.zero_grad(set_to_none=True)
+        self._wrapped.reducer._rebuild_buckets()  # else in the next forward pass, where ranks would exchange the order
+        self._buckets = self._find_buckets()
+        self._buckets_settled = True
+
+    def _find_stateful(self) -> list[str]:
+        """Buffers that a pass has changed on any rank, besides BatchNorm's, which have their own rule."""
+        changed = self.buffers.changed()
+        if not changed:
+            return []
+        anywhere = torch.stack(self._world.gather(torch.tensor(changed))).any(dim=0).tolist()
+        return [n for n, is_changed in zip(self.buffers.names, anywhere, strict=True) if is_changed]
+
+    def _check_unused(self) -> None:
         unused = [
             n for n, p in self.module.named_parameters() if p.requires_grad and p.grad is None
         ]
@@ -101,8 +163,14 @@ class CarriedDDP(WholeModel):
                 f"these parameters get no gradient: {', '.join(unused[:4])}{more}; ddp would wait for them",
                 "set parallel.unused_parameters = true, or requires_grad = False for them",
             )
-        self.module.zero_grad(set_to_none=True)
-        self._buckets_settled = True
+
+
+@dataclass
+class Exchange:
+    """What the hook below and the strategy tell each other. sent: of this step's last pass."""
+
+    clock: PhaseClock
+    sent: list[dist.Work] = field(default_factory=list)
 
 
 def _leave_buffers_alone() -> dict[str, Any]:
@@ -114,11 +182,12 @@ def _leave_buffers_alone() -> dict[str, Any]:
 
 
 # DDP reads the annotations of a hook and wants classes, not strings: no `from __future__ import annotations` here.
-def _sum_over_ranks(clock: PhaseClock, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _sum_over_ranks(exchange: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Sums a bucket. DDP's own exchange would divide by the ranks, which no factor undoes exactly for 3 of them."""
-    clock.last_gradient()
+    exchange.clock.last_gradient()
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None, "an asynchronous all_reduce returns its handle"
+    exchange.sent.append(work)
     return work.get_future().then(_first)
 
 

@@ -21,7 +21,9 @@ from paceline.data.batch import Batch
 
 
 class RunningStatistics:
-    def __init__(self, module: nn.Module, num_ranks: int) -> None:
+    """can_go_back: also a step of one pass in one process can be given up."""
+
+    def __init__(self, module: nn.Module, num_ranks: int, *, can_go_back: bool = False) -> None:
         self._norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
         tracking = [m for m in self._norms if m.track_running_stats and m.running_mean is not None]
         self._buffers: list[Tensor] = []
@@ -32,6 +34,7 @@ class RunningStatistics:
             m.num_batches_tracked for m in tracking if m.num_batches_tracked is not None
         ]
         self._num_ranks = num_ranks
+        self._can_go_back = can_go_back
         self._active = False
         self._start = [torch.empty_like(t) for t in (*self._buffers, *self._counters)]
         self._flat, self._sums = _flat_zeros(self._buffers)
@@ -43,7 +46,8 @@ class RunningStatistics:
 
     def begin(self, num_micro_batches: int) -> None:
         """Before the first micro-batch of a step."""
-        self._active = bool(self._buffers) and (num_micro_batches > 1 or self._num_ranks > 1)
+        several = num_micro_batches > 1 or self._num_ranks > 1
+        self._active = bool(self._buffers) and (several or self._can_go_back)
         if self._active:
             torch._foreach_copy_(self._start, [*self._buffers, *self._counters])
             self._flat.zero_()
@@ -62,7 +66,12 @@ class RunningStatistics:
         if not self._active:
             return
         torch._foreach_add_(self._sums, self._buffers, alpha=batch.num_real)
-        if last and self._num_ranks > 1:
+        if last:
+            self.send()
+
+    def send(self) -> None:
+        """Starts this step's exchange of statistics, where there is one and it is not under way."""
+        if self._active and self._num_ranks > 1 and self._exchange is None:
             self._exchange = dist.all_reduce(self._flat, async_op=True)
 
     def put_back(self) -> None:
@@ -74,13 +83,28 @@ class RunningStatistics:
         """After the last micro-batch: every rank gets the mean. count: 0-d, real samples of the global batch."""
         if not self._active:
             return
-        if self._exchange is not None:
-            self._exchange.wait()
-            self._exchange = None
+        self._receive()
         self._flat.div_(count)
         torch._foreach_copy_(self._buffers, self._sums)
         if self._counters:
             torch._foreach_add_(self._counters, 1)
+        self._active = False
+
+    def abandon(self) -> None:
+        """Instead of `finish`, after every rank has sent: the step has not happened."""
+        self._receive()
+        self.put_back()
+        self._active = False
+
+    def _receive(self) -> None:
+        if self._exchange is not None:
+            self._exchange.wait()
+            self._exchange = None
+
+
+def has_groups(module: nn.Module) -> bool:
+    """Whether samples that go through the model together are normalised together."""
+    return any(isinstance(m, _BatchNorm) and m.training for m in module.modules())
 
 
 def _flat_zeros(tensors: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

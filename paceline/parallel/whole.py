@@ -16,10 +16,12 @@ from paceline.config.schema import RunConfig
 from paceline.data.batch import Batch
 from paceline.errors import UserError
 from paceline.models.spec import ModelSpec, Output, Sums
+from paceline.parallel.buffers import OwnBuffers
 from paceline.parallel.contract import Gradients, MakeOptimizer
 from paceline.parallel.draws import seed_micro_batch
+from paceline.parallel.memory import ShortOfMemoryError, free_memory, is_out_of_memory, words_of
 from paceline.parallel.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from paceline.parallel.place import Place, split_batch
+from paceline.parallel.place import Place
 from paceline.parallel.precision import autocast, parameter_dtype
 from paceline.parallel.statistics import RunningStatistics
 from paceline.records.phases import PhaseClock
@@ -49,32 +51,83 @@ class WholeModel:
         self.config = config
         self.devices = devices
         self.clock = clock
-        self.first_index = place.data_rank * self._split(place)
-        self.statistics = RunningStatistics(module, place.num_data_ranks)
+        self.statistics = RunningStatistics(
+            module, place.num_data_ranks, can_go_back=config.memory.shrink == "always"
+        )
+        self.buffers = OwnBuffers(module, self.statistics.has)
         self._names = {id(p): name for name, p in module.named_parameters()}
 
-    def _split(self, place: Place) -> int:
-        config = self.config
-        return split_batch(
-            config.train.global_batch, config.parallel.micro_batch, place
-        ).accumulation
-
     def forward_backward(
-        self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
+        self,
+        micro_batches: Sequence[Batch],
+        *,
+        first: int,
+        step: int,
+        count: Tensor,
+        loss_scale: Tensor | None,
     ) -> Sums:
         self.statistics.begin(len(micro_batches))
-        sums = self.accumulate(micro_batches, step=step, count=count, loss_scale=loss_scale)
+        self.buffers.keep()
+        sums = self.attempt(
+            lambda: self.accumulate(
+                micro_batches, first=first, step=step, count=count, loss_scale=loss_scale
+            )
+        )
         self.statistics.finish(count)
+        if not self.buffers.learned:
+            changed = zip(self.buffers.names, self.buffers.changed(), strict=True)
+            self.buffers.learn([name for name, is_changed in changed if is_changed])
         return sums
 
+    def attempt(self, passes: Callable[[], Sums]) -> Sums:
+        """Passes whose exchange ends in any case; where a rank ran out of memory, nothing of them is left.
+
+        Raises ShortOfMemoryError then, on all ranks.
+        """
+        words = ""
+        try:
+            sums = passes()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            words = words_of(error)
+        # The frames of the failed pass, which held its activations, are gone here, and with them the error.
+        if words:
+            self.module.zero_grad(set_to_none=True)
+            free_memory()
+            self.join_exchange()
+        short = self.short_ranks(bool(words))
+        if short:
+            self.give_up()
+            raise ShortOfMemoryError(short, words)
+        return sums
+
+    def join_exchange(self) -> None:
+        """What the other ranks wait for and this one has not sent, with any values: the step is thrown away."""
+
+    def short_ranks(self, is_short: bool) -> list[int]:
+        """Who ran out of memory in these passes; equal on all ranks."""
+        return [0] if is_short else []
+
+    def give_up(self) -> None:
+        """Puts the start of the step back."""
+        self.statistics.abandon()
+        self.buffers.restore()
+
     def accumulate(
-        self, micro_batches: Sequence[Batch], *, step: int, count: Tensor, loss_scale: Tensor | None
+        self,
+        micro_batches: Sequence[Batch],
+        *,
+        first: int,
+        step: int,
+        count: Tensor,
+        loss_scale: Tensor | None,
     ) -> Sums:
         """Forward and backward of every micro-batch, the exchange in the last."""
         total: Sums | None = None
         last = len(micro_batches) - 1
         for i, batch in enumerate(micro_batches):
-            seed_micro_batch(self.config.seed, step, self.first_index + i, self.devices)
+            seed_micro_batch(self.config.seed, step, first + i, self.devices)
             with contextlib.nullcontext() if i == last else self.skip_exchange():
                 with self.clock.phase("forward"):
                     with self.statistics.forward(batch):

@@ -96,6 +96,11 @@ class World:
         _wait_until(lambda: store.add("ranks", 0) == self.num_ranks)
         return made
 
+    def which(self, holds: bool) -> list[int]:
+        """The ranks for which something holds, agreed on the CPU."""
+        answers = self.gather(torch.tensor([holds]))
+        return [rank for rank, answer in enumerate(answers) if bool(answer)]
+
     def barrier(self) -> None:
         if self.control is not None:
             dist.barrier(group=self.control)

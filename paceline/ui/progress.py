@@ -28,6 +28,7 @@ _NARROWER = [
     ("memory", ""),
     ("lr", ""),
     ("shares", ""),
+    ("room", ""),
     ("skipped", ""),
     ("epoch", ""),
     ("metric", ""),
@@ -91,6 +92,9 @@ def _parts(state: RunState, quiet_s: float) -> dict[str, Forms]:
     parts["lr"] = {"long": _labelled("lr ", text.learning_rate(step["lr"]))}
     memory = text.memory(max(state.memory_bytes.values()))
     parts["memory"] = {"long": _labelled("memory ", memory), "short": Text(memory)}
+    reduced = step.get("micro_batch") or start["micro_batch"]
+    if reduced < start["micro_batch"]:
+        parts["room"] = {"long": Text(f"passes of {reduced}", style="bold magenta")}
     if step.get("skipped"):
         skipped = f"{text.count(step['skipped'])} bad samples skipped"
         parts["skipped"] = {"long": Text(skipped, style="bold magenta")}
