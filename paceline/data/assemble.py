@@ -24,10 +24,19 @@ _TRAINING, _EVALUATION = 0, 1  # keep the seeds of users' transforms apart
 
 @dataclass(frozen=True)
 class Task:
-    """One micro-batch to make. epoch: of training; None for evaluation samples, which are not augmented."""
+    """One micro-batch to make.
+
+    epoch: of training; None for evaluation samples, which are not augmented. draws: keys of what is drawn for each
+    sample, where they are not the indices.
+    """
 
     indices: np.ndarray
     epoch: int | None
+    draws: np.ndarray | None = None
+
+    @property
+    def keys(self) -> np.ndarray:
+        return self.indices if self.draws is None else self.draws
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ class Assembler:
         data, weights = self._rows(source, task)
         stacked = not isinstance(self.augment, NoAugment) and not self.augment.before_stacking
         if task.epoch is not None and stacked:
-            draws = Draws(self.seed, task.epoch, task.indices)
+            draws = Draws(self.seed, task.epoch, task.keys)
             data = _with_input(data, 4, lambda images: self.augment(images, draws))
         _check_targets(data, task.indices, source)
         return Loaded(map_leaves(_as_tensor, data), task.indices, weights)
@@ -141,7 +150,7 @@ class Assembler:
         index = int(task.indices[row])
         if source.draws_globally:
             which = _EVALUATION if task.epoch is None else _TRAINING
-            seed_generators(self.seed, which, task.epoch or 0, index)
+            seed_generators(self.seed, which, task.epoch or 0, int(task.keys[row]))
         try:
             sample = source.load(index)
         except BadSample as e:
@@ -153,7 +162,7 @@ class Assembler:
             ) from e
         if task.epoch is None or not self.augment.before_stacking:
             return sample
-        draws = Draws(self.seed, task.epoch, task.indices[row : row + 1])
+        draws = Draws(self.seed, task.epoch, task.keys[row : row + 1])
         return _with_input(sample, 3, lambda image: self.augment(image[None], draws)[0])
 
 

@@ -17,6 +17,7 @@ from paceline.data import order
 from paceline.data.assemble import Assembler, Loaded, Task
 from paceline.data.augment import Augment, NoAugment
 from paceline.data.batch import Batch
+from paceline.data.sampling import Sampling
 from paceline.data.sources.base import Source
 from paceline.data.workers import WorkerPool, available_cores, check_shared_memory, choose_workers
 
@@ -71,6 +72,7 @@ class Loader:
     workers: processes; 0: in this one, -1: as many as help, of `cores` (0: those this process may use).
     num_local_ranks: ranks that share this machine's shared memory, and its cores where `cores` is 0.
     pin_memory: for a device's faster copies.
+    sampling: which samples an epoch has; without it, each once.
 
     With loader processes only one iterator is in use at a time: `epoch()` is finished or closed before `evaluation()`.
     """
@@ -92,9 +94,11 @@ class Loader:
         pin_memory: bool = False,
         cores: int = 0,
         num_local_ranks: int = 1,
+        sampling: Sampling | None = None,
     ) -> None:
         self._seed = seed
-        self._num_samples = len(source)
+        self._sampling = sampling or Sampling(len(source), len(source))
+        self._num_samples = self._sampling.epoch_samples
         self._num_evaluation = 0 if evaluation is None else len(evaluation)
         self._global_batch = global_batch
         self._micro_batch = micro_batch or global_batch // num_data_ranks
@@ -128,18 +132,23 @@ class Loader:
             )
 
     @property
+    def epoch_samples(self) -> int:
+        """Positions of an epoch; with other sampling than shuffling, a sample may stand at several."""
+        return self._num_samples
+
+    @property
     def steps_per_epoch(self) -> int:
         return order.steps_per_epoch(self._num_samples, self._global_batch)
 
     def epoch(self, epoch: int, start_position: int = 0) -> Iterator[StepBatches]:
         """The steps of an epoch from a position on. Given up before its end, it ends the loader processes."""
-        indices = order.permutation(self._seed, epoch, self._num_samples)
+        indices, draws = self._sampling.epoch(self._seed, epoch)
         positions = self._positions(start_position)
         ahead, steps = itertools.tee(
             (position, self._own_chunks(position)) for position in positions
         )
         tasks = (
-            Task(indices[chunk.start : chunk.stop], epoch)
+            Task(indices[chunk.start : chunk.stop], epoch, draws=draws[chunk.start : chunk.stop])
             for _, chunks in ahead
             for chunk in chunks
         )

@@ -147,7 +147,7 @@ def take_step(this: Run, batches: StepBatches) -> None:
     progress.samples += batches.num_global
     this.journal.meter.add(
         step=progress.step,
-        epoch=progress.epoch + batches.stop / len(this.prepared.data.train),
+        epoch=progress.epoch + batches.stop / this.prepared.loader.epoch_samples,
         samples=progress.samples,
         lr=training.schedule.learning_rate(step),
         sums=sums,
@@ -165,7 +165,7 @@ def take_step(this: Run, batches: StepBatches) -> None:
 def end_epoch(this: Run) -> str:
     """Evaluates where it is time, keeps the best, moves the cursor, saves; returns why to stop, if so."""
     config, progress = this.prepared.config, this.progress
-    complete = progress.position >= len(this.prepared.data.train)
+    complete = progress.position >= this.prepared.loader.epoch_samples
     epoch = progress.epoch + 1 if complete else progress.epoch
     last = epoch >= config.train.epochs or _steps_done(this)
     name = (
@@ -225,7 +225,7 @@ def finish(this: Run, reason: str, seconds: float) -> None:
             status=status,
             reason=reason,
             step=progress.step,
-            epoch=progress.epoch + progress.position / len(this.prepared.data.train),
+            epoch=progress.epoch + progress.position / this.prepared.loader.epoch_samples,
             metrics=_final_metrics(this),
             seconds=seconds,
             images_per_s=this.journal.images_per_s or 0.0,
