@@ -118,6 +118,25 @@ class DataConfig(Section):
         at_least=0,
         below=1,
     )
+    columns: Mapping[str, Any] = setting(
+        {}, "of csv and hf: which columns hold path, label (or a list of them), split and weight"
+    )
+    label_kind: Literal["auto", "classes", "labels", "numbers"] = setting(
+        "auto", "of csv: a class a sample, several labels a sample, or numbers to predict"
+    )
+    sequence_length: int = setting(256, "of tokens: how many a sample has", at_least=1)
+    sampling: Literal["shuffle", "balanced", "weighted"] = setting(
+        "shuffle",
+        "shuffle: each sample once an epoch; else draws with replacement: every class equally often, "
+        "or by weight",
+    )
+    sample_weights: str = setting(
+        "",
+        "of weighted sampling: a .npy or text file, a number a training sample; empty: the source's",
+    )
+    epoch_samples: int = setting(
+        0, "samples of an epoch; 0: as many as the training set has", at_least=0
+    )
     image_size: int = setting(
         0, "side of the square the model sees, pixels; 0: the source's own", at_least=0
     )
@@ -204,6 +223,9 @@ class TrainConfig(Section):
     )
     loss: Literal["auto", "cross-entropy", "bce", "mse", "l1", "huber"] = setting(
         "auto", "auto: by the targets; classes cross-entropy, a vector of labels bce, numbers mse"
+    )
+    class_weights: Literal["none", "balanced"] | tuple[float, ...] = setting(
+        "none", "of each class's losses; balanced: a class counts the same, whatever its samples"
     )
     label_smoothing: float = setting(0.0, "of cross-entropy and bce", at_least=0, below=1)
     max_steps: int = setting(0, "end after this many optimizer steps; 0: no limit", at_least=0)

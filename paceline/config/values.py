@@ -37,6 +37,8 @@ def describe(kind: Any) -> str:
         return ("one of " if len(choices) > 1 else "") + ", ".join(choices)
     if is_list_of_text(kind):
         return "a list of strings"
+    if is_list_of_numbers(kind):
+        return "a list of numbers"
     if typing.get_origin(kind) is tuple:
         return f"a list of {len(typing.get_args(kind))} numbers"
     if is_table(kind):
@@ -58,6 +60,10 @@ def is_list_of_text(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple and typing.get_args(kind) == (str, ...)
 
 
+def is_list_of_numbers(kind: Any) -> bool:
+    return typing.get_origin(kind) is tuple and typing.get_args(kind) == (float, ...)
+
+
 def is_text(kind: Any) -> bool:
     """Whether a field holds a string, one of a few choices included."""
     return kind is str or typing.get_origin(kind) is Literal
@@ -71,6 +77,8 @@ def accept(kind: Any, value: Any) -> Any:
         return _texts(value)
     if typing.get_origin(kind) is Literal:
         return _choice(typing.get_args(kind), value)
+    if is_list_of_numbers(kind):
+        return _numbers(len(value) if isinstance(value, (list, tuple)) else 2, value)
     if typing.get_origin(kind) is tuple:
         return _numbers(len(typing.get_args(kind)), value)
     if is_table(kind):

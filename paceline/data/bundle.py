@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -15,6 +16,7 @@ from paceline.config.schema import DataConfig
 from paceline.data.assemble import Assembler
 from paceline.data.augment import Augment, build_augment
 from paceline.data.batch import Batch
+from paceline.data.sampling import Sampling, make_sampling
 from paceline.data.sources import open_sources
 from paceline.data.sources.base import Normalization, Source
 from paceline.errors import UserError
@@ -24,6 +26,7 @@ from paceline.errors import UserError
 class Data:
     """The data of a run.
 
+    sampling: which training samples an epoch has.
     evaluation: None where there is none. prepare: on the device, before the model; see `Preparation`.
     channels, image_size: of the input, 0 where it is no image, image_size also where it is no square.
     num_classes: 0 where samples have no classes. target: one training sample's, (1, …); None where there is none.
@@ -31,6 +34,7 @@ class Data:
     """
 
     train: Source
+    sampling: Sampling
     evaluation: Source | None
     augment: Augment
     prepare: Callable[[Batch], Batch]
@@ -41,6 +45,13 @@ class Data:
     target: Tensor | None
     fingerprint: str
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def class_counts(self) -> np.ndarray | None:
+        """Training samples of each class, where they are known without loading."""
+        if self.train.labels is None or not self.num_classes:
+            return None
+        return np.bincount(self.train.labels, minlength=self.num_classes)
 
 
 def load_data(config: DataConfig, seed: int, *, dtype: torch.dtype = torch.float32) -> Data:
@@ -75,9 +86,12 @@ def bundle(
             )
     is_image = len(shape) == 3
     sources = [source for source in (train, evaluation) if source is not None]
-    digest = hashlib.blake2b("/".join(s.digest() for s in sources).encode(), digest_size=8)
+    sampling = make_sampling(config, train)
+    digests = [*(s.digest() for s in sources), *filter(None, [sampling.digest()])]
+    digest = hashlib.blake2b("/".join(digests).encode(), digest_size=8)
     return Data(
         train=train,
+        sampling=sampling,
         evaluation=evaluation,
         augment=augment,
         prepare=Preparation(train.normalization, dtype),

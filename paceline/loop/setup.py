@@ -142,12 +142,14 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         pin_memory=world.device.type == "cuda",
         cores=torch.get_num_threads(),  # this rank's share of the machine
         num_local_ranks=world.local_num_ranks,
+        sampling=data.sampling,
     )
     spec = make_spec(
         config,
         channels=data.channels,
         num_classes=data.num_classes,
         target=data.target,
+        class_counts=data.class_counts,
         model=objects.model,
         loss=objects.loss,
         metrics=objects.metrics,
@@ -189,10 +191,10 @@ def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:
     if objects.data is None:
         load = functools.partial(load_data, config.data, config.seed, dtype=dtype)
         return world.first_on_machine("data", load) if may_download(config.data) else load()
-    evaluation = None if objects.eval_data is None else as_source(objects.eval_data, "eval_data=")
-    return bundle(
-        config.data, config.seed, as_source(objects.data, "data="), evaluation, dtype=dtype
-    )
+    train, evaluation = as_source(objects.data, "data=", config.data), None
+    if objects.eval_data is not None:
+        evaluation = as_source(objects.eval_data, "eval_data=", config.data, augmented=False)
+    return bundle(config.data, config.seed, train, evaluation, dtype=dtype)
 
 
 def _set_determinism(config: RunConfig) -> None:

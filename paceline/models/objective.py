@@ -8,18 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 
 from paceline.config.schema import TrainConfig
 from paceline.data.batch import Batch
 from paceline.errors import UserError
-from paceline.models.losses import LOSSES, from_functions
+from paceline.models.class_weights import class_weights
+from paceline.models.losses import LOSSES, classification, from_functions
 from paceline.models.losses.functions import with_functions
 from paceline.models.losses.regression import ERRORS
 from paceline.models.metrics import Metric, auto_names, make_metrics
 from paceline.models.spec import ModelSpec, Sums
 
-Task = Literal["classification", "multi-label", "regression", ""]
+Task = Literal["classification", "multi-label", "regression", "tokens", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,12 @@ def make_objective(
     *,
     target: Tensor | None = None,
     num_classes: int = 0,
+    class_counts: np.ndarray | None = None,
     loss: Any = None,
     metrics: Mapping[str, Any] | None = None,
 ) -> Objective:
-    """target: of some samples, (n, …); None where there is none, which is taken for classes.
+    """class_counts: training samples of each class, where they are known.
+    target: of some samples, (n, …); None where there is none, which is taken for classes.
 
     loss, metrics: a user's functions of (output, target), instead of `train.loss`, or beside its own metrics; a
     metric may also be a `Metric`.
@@ -65,9 +69,12 @@ def make_objective(
             metrics=list(own),
             measures=measures(metrics=list(own), auto=False),
         )
-    name = config.loss if config.loss != "auto" else _AUTO[task]
+    name = config.loss if config.loss != "auto" and task != "tokens" else _AUTO[task]
     _check(config, name, target)
-    sums = LOSSES[name](config)
+    weights = class_weights(config.class_weights, outputs, class_counts)
+    sums = (
+        LOSSES[name](config) if weights is None else classification(config.label_smoothing, weights)
+    )
     names = [*_STEP_METRICS[task], *own]
     return Objective(
         task=task,
@@ -113,11 +120,17 @@ def extended(
     )
 
 
-_AUTO = {"classification": "cross-entropy", "multi-label": "bce", "regression": "mse"}
+_AUTO = {
+    "classification": "cross-entropy",
+    "multi-label": "bce",
+    "regression": "mse",
+    "tokens": "next-token",
+}
 _STEP_METRICS = {
     "classification": ["accuracy"],
     "multi-label": ["label_accuracy"],
     "regression": ["mae"],
+    "tokens": ["token_accuracy"],
 }
 
 
@@ -127,7 +140,8 @@ def task_of(loss: str, target: Tensor | None, num_classes: int) -> Task:
         return "regression"
     whole = target is None or not target.is_floating_point()
     if loss == "cross-entropy" or whole:
-        return "classification"
+        sequences = target is not None and target.ndim == 2 and loss in ("auto", "cross-entropy")
+        return "tokens" if sequences and num_classes else "classification"
     assert target is not None, "what is not whole is there"
     if loss == "bce" or (num_classes and tuple(target.shape[1:]) == (num_classes,)):
         return "multi-label"
@@ -135,7 +149,7 @@ def task_of(loss: str, target: Tensor | None, num_classes: int) -> Task:
 
 
 def num_outputs(task: Task, target: Tensor | None, num_classes: int) -> int:
-    if task == "classification" or target is None:
+    if task in ("classification", "tokens") or target is None:
         return num_classes
     return target[0].numel()
 
@@ -172,6 +186,11 @@ def _check(config: TrainConfig, name: str, target: Tensor | None) -> None:
         raise UserError(
             f"train.label_smoothing = {config.label_smoothing:g} has no meaning for the loss {name}",
             "set it to 0, or train.loss to cross-entropy or bce",
+        )
+    if config.class_weights != "none" and name != "cross-entropy":
+        raise UserError(
+            f"train.class_weights has no meaning for the loss {name}",
+            'set it to "none"; it weights samples of one class each',
         )
     numbers = target is not None and target.is_floating_point() and target.ndim == 1
     if name == "cross-entropy" and numbers:

@@ -10,6 +10,7 @@ from paceline.data.importing import import_function
 from paceline.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from paceline.config.schema import RunConfig
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MODELS = {
     "small_resnet": "a ResNet for small images, with GroupNorm or BatchNorm",
+    "gpt": "a small GPT for tokens:PATH; options depth, width, heads",
     "NAME": "any of torchvision's classifiers, for example resnet18 or vit_b_16",
     "module:function": "a function of yours that returns a torch.nn.Module or a ModelSpec",
 }
@@ -29,6 +31,7 @@ def make_spec(
     channels: int,
     num_classes: int,
     target: Tensor | None = None,
+    class_counts: np.ndarray | None = None,
     model: Any = None,
     loss: Any = None,
     metrics: Mapping[str, Any] | None = None,
@@ -37,6 +40,7 @@ def make_spec(
 
     channels, num_classes: of the data; 0 where the data has no such thing.
     target: of some samples, which tells what is to be learned from them; see `models/objective.py`.
+    class_counts: training samples of each class, where they are known.
     model: an object given from Python instead of a name: a module, a function that makes one, or a ModelSpec.
     loss, metrics: functions of (output, target) with one value a sample; without a loss, `train.loss` names it.
     """
@@ -49,7 +53,9 @@ def make_spec(
     facts: dict[str, Any] = {"target": target, "num_classes": num_classes, "metrics": metrics}
     if isinstance(built, ModelSpec):
         return extended(built, config.train, loss=loss, **facts)
-    aim = make_objective(config.train, loss=loss, **facts)
+    aim = make_objective(config.train, loss=loss, class_counts=class_counts, **facts)
+    if model is None:
+        _check_inputs(config, aim.task)
     from_torchvision = (
         model is None and ":" not in config.model.name and config.model.name != "small_resnet"
     )
@@ -61,6 +67,22 @@ def make_spec(
         loss=aim.loss,
         measures=aim.measures,
         blocks=find_blocks,
+    )
+
+
+def _check_inputs(config: RunConfig, task: str) -> None:
+    """What a model of ours is fed must be what it is for."""
+    name = config.model.name
+    if ":" in name or (name == "gpt") == (task == "tokens"):
+        return
+    if task == "tokens":
+        raise UserError(
+            f"model {name!r} takes images, and {config.data.source} gives sequences of tokens",
+            "use --model gpt, or a function of yours",
+        )
+    raise UserError(
+        f"model 'gpt' takes sequences of tokens, and {config.data.source} gives none",
+        "use --data tokens:PATH, or another model",
     )
 
 
@@ -98,6 +120,11 @@ def _from_name(config: RunConfig, channels: int, num_classes: int) -> Any:
             f"model {name!r} needs the number of classes, and {config.data.source} does not tell it",
             "give the data set an attribute num_classes or classes, or bring a model of your own",
         )
+    if name == "gpt":
+        from paceline.models.gpt import GPT
+
+        options = {"dropout": config.model.dropout, **options}
+        return _checked(lambda: GPT(num_classes, config.data.sequence_length, **options), name)
     if name == "small_resnet":
         from paceline.models.small_resnet import SmallResNet
 
@@ -116,7 +143,7 @@ def _from_torchvision(name: str, options: dict[str, Any], num_classes: int) -> A
 
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise UserError(f"unknown model {name!r}", nearest(name, ["small_resnet", *known]))
+        raise UserError(f"unknown model {name!r}", nearest(name, ["small_resnet", "gpt", *known]))
     if "weights" in options:
         raise UserError(
             "model.options.weights is not used", "name a safetensors file in model.weights"

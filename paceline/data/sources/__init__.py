@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.config.schema import DataConfig
-from paceline.data.sources import torchvision_sets
+from paceline.data.sources import csv_files, huggingface, tokens, torchvision_sets
 from paceline.data.sources.base import ArraySource, BadSample, Normalization, Source, VectorSource
 from paceline.data.sources.digits import open_digits
 from paceline.data.sources.functions import from_dataset, open_function
@@ -53,6 +53,25 @@ SOURCES = {
         argument="PATH",
         open=open_folder,
         open_evaluation=open_evaluation_folder,
+    ),
+    "csv": Kind(
+        description="images by a CSV file of paths and labels",
+        argument="PATH",
+        open=csv_files.open_csv,
+        open_evaluation=csv_files.open_evaluation_csv,
+    ),
+    "tokens": Kind(
+        description="sequences of a memory-mapped file of token ids",
+        argument="PATH",
+        open=tokens.open_tokens,
+        open_evaluation=tokens.open_evaluation_tokens,
+    ),
+    "hf": Kind(
+        description="a Hugging Face data set, by name or from a folder of save_to_disk",
+        argument="PATH_OR_NAME",
+        downloads=True,
+        open=huggingface.open_named,
+        open_evaluation=huggingface.open_evaluation_named,
     ),
     **torchvision_sets.kinds(),
 }

@@ -42,7 +42,12 @@ class Source(ABC):
     """Samples 0 … len - 1. Subclasses set what they know; every attribute has a default.
 
     name: for messages. num_classes: 0 where samples have no classes. class_names: one a class, or none.
-    labels: the class of every sample, where it is known without loading; split and fingerprint use it.
+    labels: the class of every sample, where it is known without loading; split, fingerprint, class weights and
+        balanced sampling use it.
+    multi_label: the target is a row of 0 and 1, float32, one a class. Otherwise targets are a class, int64, where
+        there are classes, and numbers, float32 (one or a row of them), where num_classes is 0.
+    sample_weights: how often each sample is to be drawn with data.sampling = "weighted", where the source knows.
+    unit, units_per_sample: what speed is told in, and how many of it a sample has.
     normalization: of uint8 inputs, done on the device.
     augment: what `data.augment = "auto"` means here.
     in_memory: loading is so cheap that loader processes would only slow it down.
@@ -55,6 +60,10 @@ class Source(ABC):
     num_classes: int = 0
     class_names: Sequence[str] = ()
     labels: np.ndarray | None = None
+    multi_label: bool = False
+    sample_weights: np.ndarray | None = None
+    unit: str = "images"
+    units_per_sample: int = 1
     normalization: Normalization = Normalization()
     augment: str = "none"
     in_memory: bool = False

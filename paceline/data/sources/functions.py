@@ -32,11 +32,14 @@ def open_function(spec: str, config: DataConfig, seed: int) -> tuple[Source, Sou
         found = function(config)
     pair = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
     train, evaluation = pair
-    return as_source(train, spec), None if evaluation is None else as_source(evaluation, spec)
+    other = None if evaluation is None else as_source(evaluation, spec, config, augmented=False)
+    return as_source(train, spec, config), other
 
 
-def as_source(found: Any, where: str) -> Source:
-    """A user's object as a source. where: what gave it, for messages."""
+def as_source(
+    found: Any, where: str, config: DataConfig | None = None, *, augmented: bool = True
+) -> Source:
+    """A user's object as a source. where: what gave it, for messages. augmented: for training."""
     if isinstance(found, Source):
         return found
     name = type(found).__name__
@@ -52,7 +55,16 @@ def as_source(found: Any, where: str) -> Source:
     if isinstance(found, (tuple, str, bytes, dict)) or not _is_map_style(found):
         what = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {name}"
         raise UserError(f"{where}: {what} is no data set", _RETURN)
+    if is_hugging_face(found):
+        from paceline.data.sources.huggingface import from_hugging_face
+
+        return from_hugging_face(found, config or DataConfig(), augmented)
     return from_dataset(found)
+
+
+def is_hugging_face(found: Any) -> bool:
+    """Told by what it can do, since the package may not be installed."""
+    return all(hasattr(found, name) for name in ("features", "column_names", "with_format"))
 
 
 def _is_map_style(found: Any) -> bool:

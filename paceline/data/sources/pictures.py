@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from paceline.data.decode import center_square
-from paceline.data.sources.base import IMAGENET, BadSample, Source
+from paceline.data.sources.base import IMAGENET, BadSample, Normalization, Source
 from paceline.data.sources.functions import UNREADABLE, describe
 
 
 class Pictures(Source):
     """Items (picture, target) of a data set, or of some of its rows.
 
-    item: from what the data set returns to (picture, target); the picture is Pillow's or an array (H, W[, C]).
+    item: from what the data set returns to (picture, target); the picture is Pillow's.
     targets: of every item, where they are known. image_size: of the central square; 0: whole pictures.
+    grey: pictures keep one channel.
     """
 
     normalization = IMAGENET
@@ -35,12 +36,16 @@ class Pictures(Source):
         num_classes: int = 0,
         rows: np.ndarray | None = None,
         item: Callable[[Any], tuple[Any, Any]] = tuple,
+        grey: bool = False,
     ) -> None:
         self.name = name
         self.num_classes = num_classes
         self._dataset = dataset
         self._image_size = image_size
         self._item = item
+        self._grey = grey
+        if grey:
+            self.normalization = Normalization(mean=(0.5,), std=(0.25,))
         self._rows = np.arange(len(dataset)) if rows is None else rows
         if targets is not None and targets.ndim == 1 and targets.dtype.kind == "i":
             self.labels = targets[self._rows]
@@ -51,7 +56,7 @@ class Pictures(Source):
     def load(self, index: int) -> dict[str, Any]:
         try:
             picture, target = self._item(self._dataset[int(self._rows[index])])
-            image = rgb(picture)
+            image = tensor_of(picture, "L" if self._grey else "RGB")
         except UNREADABLE as e:
             raise BadSample(index, self.name, describe(e)) from e
         if self._image_size:
@@ -59,15 +64,8 @@ class Pictures(Source):
         return {"input": image, "target": target}
 
 
-def rgb(picture: Any) -> Tensor:
-    """(3, H, W) uint8 of a Pillow picture, or of an array (H, W), (H, W, C)."""
-    if hasattr(picture, "convert"):
-        pixels = np.array(picture.convert("RGB"))
-    else:
-        pixels = np.asarray(picture)
-        if pixels.dtype != np.uint8:
-            raise ValueError(f"the picture is an array of {pixels.dtype}, and not of uint8")
-        if pixels.ndim == 2:
-            pixels = pixels[:, :, None]
-        pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[:, :, :3]
+def tensor_of(picture: Any, mode: str) -> Tensor:
+    """(C, H, W) uint8 of a Pillow picture. mode: RGB or L, as Pillow calls them."""
+    pixels = np.array(picture.convert(mode))
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,13 +18,31 @@ AUXILIARY_WEIGHT = (
 )
 
 
-def classification(label_smoothing: float = 0.0) -> Callable[[Any, Batch], Sums]:
-    """Cross-entropy and accuracy. Output: (n, classes), or a tuple of it and auxiliary ones; target: (n,) int64."""
+def classification(
+    label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None
+) -> Callable[[Any, Batch], Sums]:
+    """Cross-entropy and accuracy. Output: (n, classes), or a tuple of it and auxiliary ones; target: (n,) int64.
+
+    class_weights: of each class's losses, as `models/class_weights.py` says; accuracy counts every sample the same.
+    """
+    on_device: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def weights_for(head: Tensor) -> Tensor | None:
+        if class_weights is None:
+            return None
+        if (head.device, head.dtype) not in on_device:
+            made = torch.tensor(class_weights, device=head.device, dtype=head.dtype)
+            on_device[head.device, head.dtype] = made
+        return on_device[head.device, head.dtype]
 
     def entropy(heads: list[Tensor], target: Tensor, reduction: str) -> Tensor:
         losses = [
             functional.cross_entropy(
-                head, target, reduction=reduction, label_smoothing=label_smoothing
+                head,
+                target,
+                weight=weights_for(head),
+                reduction=reduction,
+                label_smoothing=label_smoothing,
             )
             for head in heads
         ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.errors import UserError, nearest
 from paceline.models.measure import Metric, compute_metrics, is_measure, measure_sums
-from paceline.models.metrics import classification, multilabel, regression
+from paceline.models.metrics import classification, multilabel, regression, tokens
 
 __all__ = [
     "Metric",
@@ -22,8 +22,8 @@ __all__ = [
     "report_metrics",
 ]
 
-TASKS = ("classification", "multi-label", "regression")
-SMALLER = frozenset({"mae", "rmse", "ece"})  # is better, among the named ones
+TASKS = ("classification", "multi-label", "regression", "tokens")
+SMALLER = frozenset({"mae", "rmse", "ece", "perplexity"})  # is better, among the named ones
 _TOP = re.compile(r"top([1-9][0-9]{0,3})")
 _MANY_CLASSES = 20  # from here on, top-5 says something
 _MOST_CONFUSED = 2048  # classes of which a whole confusion matrix is kept: 32 MiB
@@ -35,7 +35,8 @@ def known(task: str, origin: Tensor | None = None) -> Makers:
     """What there is for a task: (description, maker) by name. origin: see `regression.error_sums`."""
     if task == "regression":
         return regression.metrics(origin)
-    return multilabel.MAKERS if task == "multi-label" else classification.MAKERS
+    makers = {"multi-label": multilabel.MAKERS, "tokens": tokens.MAKERS}
+    return makers.get(task, classification.MAKERS)
 
 
 def auto_names(task: str, num_outputs: int) -> list[str]:
@@ -44,6 +45,8 @@ def auto_names(task: str, num_outputs: int) -> list[str]:
         return ["mae", "rmse", "r2"]
     if task == "multi-label":
         return ["label_accuracy", "map", "f1"]
+    if task == "tokens":
+        return ["perplexity"]
     return ["accuracy", "top5"] if num_outputs >= _MANY_CLASSES else ["accuracy"]
 
 
