@@ -38,7 +38,7 @@ FILES = [
     (
         "[records]\nxyz = 8",
         "unknown setting records.xyz (experiment.toml line 2)",
-        "settings of [records]: samples, gradient_norm",
+        "settings of [records]: samples, gradient_norm, sinks",
     ),
     (
         "[trian]\nepochs = 3",
