@@ -47,6 +47,11 @@ class Data:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def unit(self) -> dict[str, Any]:
+        """What speed is told in, as records hold it."""
+        return {"unit": self.train.unit, "units_per_sample": self.train.units_per_sample}
+
+    @property
     def class_counts(self) -> np.ndarray | None:
         """Training samples of each class, where they are known without loading."""
         if self.train.labels is None or not self.num_classes:

@@ -71,6 +71,11 @@ def occurrences(indices: np.ndarray) -> np.ndarray:
 def make_sampling(config: DataConfig, source: Source) -> Sampling:
     """What `data.sampling` and `data.epoch_samples` say of a training source."""
     n = len(source)
+    if config.sample_weights and config.sampling != "weighted":
+        raise UserError(
+            f"data.sample_weights is set, and data.sampling = {config.sampling!r} has no use for it",
+            'set data.sampling = "weighted", or leave the weights out',
+        )
     if config.sampling == "shuffle":
         if config.epoch_samples > n:
             raise UserError(

@@ -48,6 +48,7 @@ def write_launcher_result(folder: RunFolder, *, status: str, reason: str) -> Non
         metrics=epoch.get("eval_metrics") or {},
         seconds=_seconds(records),
         images_per_s=epoch.get("images_per_s", 0),
+        **{name: epoch[name] for name in ("unit", "units_per_sample") if name in epoch},
         weights=None,
         checkpoint=newest_checkpoint(folder),
     )

@@ -52,6 +52,7 @@ class Journal:
             parameters=parameters,
             data=config.data.source,
             train_samples=len(p.data.train),
+            **p.data.unit,
             eval_samples=len(p.data.evaluation) if p.data.evaluation is not None else 0,
             resumed_from=resumed_from,
             notes=[
@@ -138,6 +139,7 @@ class Journal:
                 eval_metrics=evaluation.metrics if evaluation else None,
                 lr=lr,
                 images_per_s=self._rows / self._seconds if self._seconds else None,
+                **self._prepared.data.unit,
                 seconds=self._seconds + (evaluation.seconds if evaluation else 0.0),
             )
             self._records.flush()

@@ -229,6 +229,7 @@ def finish(this: Run, reason: str, seconds: float) -> None:
             metrics=_final_metrics(this),
             seconds=seconds,
             images_per_s=this.journal.images_per_s or 0.0,
+            **this.prepared.data.unit,
             weights=this.folder.weights.name if status == "finished" else None,
             checkpoint=this.saver.newest,
         )

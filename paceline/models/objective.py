@@ -62,6 +62,7 @@ def make_objective(
         _measures, config, task=task, num_outputs=outputs, target=target, given=given
     )
     if loss is not None:
+        _check_unweighted(config, "the loss that was given")
         return Objective(
             task=task,
             num_outputs=outputs,
@@ -100,6 +101,7 @@ def extended(
             "loss= was given, and the ModelSpec has a loss of its own",
             "put the loss into the ModelSpec",
         )
+    _check_unweighted(config, "the loss of the ModelSpec")
     given = dict(metrics or {})
     own = {name: metric for name, metric in given.items() if not isinstance(metric, Metric)}
     task = task_of(config.loss, target, num_classes)
@@ -181,17 +183,22 @@ def _measures(
     return found
 
 
+def _check_unweighted(config: TrainConfig, loss: str) -> None:
+    if config.class_weights != "none":
+        raise UserError(
+            f"train.class_weights has no effect on {loss}",
+            'set it to "none", and weight the samples in your own loss',
+        )
+
+
 def _check(config: TrainConfig, name: str, target: Tensor | None) -> None:
     if config.label_smoothing and name in ERRORS:
         raise UserError(
             f"train.label_smoothing = {config.label_smoothing:g} has no meaning for the loss {name}",
             "set it to 0, or train.loss to cross-entropy or bce",
         )
-    if config.class_weights != "none" and name != "cross-entropy":
-        raise UserError(
-            f"train.class_weights has no meaning for the loss {name}",
-            'set it to "none"; it weights samples of one class each',
-        )
+    if name != "cross-entropy":
+        _check_unweighted(config, f"the loss {name}, whose samples have no class each")
     numbers = target is not None and target.is_floating_point() and target.ndim == 1
     if name == "cross-entropy" and numbers:
         raise UserError(

@@ -83,7 +83,7 @@ def _finished(result: Result) -> str:
     reason = f" ({text.harmless(result['reason'])})" if result.get("reason") else ""
     epochs, steps = f"{result['epoch']:g} epochs", f"{text.count(result['step'])} steps"
     speed = result.get("images_per_s")  # none where there was nothing left to train
-    shown = f", {text.rate(speed)} images/s" if speed else ""
+    shown = f", {text.speed(result, speed)} {text.unit(result)}/s" if speed else ""
     return f"finished{reason}: {epochs}, {steps} in {text.duration(result['seconds'])}{shown}"
 
 

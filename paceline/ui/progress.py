@@ -77,9 +77,9 @@ def _parts(state: RunState, quiet_s: float) -> dict[str, Forms]:
     parts["epoch"] = {"long": _labelled("epoch ", epoch), "short": Text(epoch)}
     at = f"{step['step']}/{start['total_steps']}"
     parts["step"] = {"long": _labelled("step ", at), "short": Text(at)}
-    speed = text.rate(window.images_per_s)
+    speed = text.speed(start, window.images_per_s)
     parts["rate"] = {
-        "long": Text.assemble((speed, "bold"), (" images/s", "dim")),
+        "long": Text.assemble((speed, "bold"), (f" {text.unit(start)}/s", "dim")),
         "short": Text.assemble((speed, "bold"), ("/s", "dim")),
     }
     slow_s = max(_QUIET_S, 5 * window.step_s)

@@ -13,7 +13,7 @@ from paceline.ui.state import main_metric
 
 _GAP = 2
 _MOST_METRICS = 3  # of an evaluation: the watched one and two more
-_DROPPED_FIRST = ("metric 2", "metric 1", "lr", "images/s", "train metric", "time", "train loss")
+_DROPPED_FIRST = ("metric 2", "metric 1", "lr", "speed", "train metric", "time", "train loss")
 BEST = "★"
 
 
@@ -67,7 +67,7 @@ def _columns(epoch: Record) -> list[Column]:
         Column("eval metric", f"eval {label}", 8, lambda e: _metric(e, "eval_metrics", name)),
         *(_other(number, other) for number, other in enumerate(others, start=1)),
         Column("lr", "lr", 8, lambda e: text.learning_rate(e["lr"])),
-        Column("images/s", "images/s", 8, lambda e: _rate(e)),
+        Column("speed", f"{text.unit(epoch)}/s", 8, lambda e: _rate(e)),
         Column("time", "time", 6, lambda e: text.duration(e["seconds"])),
     ]
     absent = {"train metric", "eval metric"} if not name else set()
@@ -110,7 +110,7 @@ def _value(epoch: Record, key: str) -> str:
 
 
 def _rate(epoch: Record) -> str:
-    return "-" if epoch["images_per_s"] is None else text.rate(epoch["images_per_s"])
+    return "-" if epoch["images_per_s"] is None else text.speed(epoch, epoch["images_per_s"])
 
 
 def _metric(epoch: Record, key: str, name: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 # Escape sequences of ECMA-48: CSI, then OSC/DCS/SOS/PM/APC strings, then the two-character ones.
 _ESCAPES = re.compile(
@@ -35,6 +36,16 @@ def harmless(text: str, limit: int = 0) -> str:
 
 def count(number: float) -> str:
     return f"{number:,.0f}"
+
+
+def unit(record: Mapping[str, Any]) -> str:
+    """What speed is told in: images, or what the data source says."""
+    return harmless(str(record.get("unit", "images")), 12)
+
+
+def speed(record: Mapping[str, Any], samples_per_s: float) -> str:
+    """A speed in samples, in the record's unit: 256 times as many tokens."""
+    return rate(samples_per_s * record.get("units_per_sample", 1))
 
 
 def rate(per_s: float) -> str:

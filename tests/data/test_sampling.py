@@ -142,6 +142,7 @@ def test_another_sampling_is_another_experiment() -> None:
     [
         ({"epoch_samples": 41}, "has 40 samples, each at most once an epoch"),
         ({"sampling": "weighted"}, "has no weights"),
+        ({"sample_weights": "w.npy"}, "has no use for it"),
         ({"sampling": "weighted", "sample_weights": "no.npy"}, "cannot read no.npy"),
     ],
 )

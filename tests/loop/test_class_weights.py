@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.config.load import load_config
 from paceline.data.order import permutation
 from paceline.errors import UserError
 from paceline.models.class_weights import class_weights
+from paceline.models.objective import make_objective
 from tests.loop.runs import BAD, Net, Points, largest_difference, train_rank, weights
 from tests.ranks import run_ranks
 
@@ -58,6 +60,14 @@ def test_ranks_accumulation_tails_and_skipped_samples(
     else:
         run_ranks(train_rank, num_ranks, *args)
     assert largest_difference(weights(tmp_path), plain_loop()) < 1e-9
+
+
+def test_a_loss_of_the_users_is_not_weighted_without_a_word() -> None:
+    config = load_config(flags={"train.class_weights": [1.0, 2.0]}).config
+    with pytest.raises(UserError, match="no effect on the loss that was given"):
+        make_objective(config.train, num_classes=2, loss=functional.mse_loss)
+    with pytest.raises(UserError, match="no effect on the loss bce"):
+        make_objective(config.train, num_classes=2, target=torch.zeros(1, 2))
 
 
 def test_balanced_has_the_mean_1_over_the_training_set() -> None:

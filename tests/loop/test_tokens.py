@@ -20,6 +20,7 @@ from paceline.loop.stopping import StopRequest
 from paceline.loop.train import run
 from paceline.models.gpt import GPT
 from paceline.records.folder import RunFolder
+from paceline.ui.table import plain_row
 from tests.loop.runs import config_of, largest_difference, weights
 from tests.ranks import run_ranks
 
@@ -67,6 +68,8 @@ def test_the_loss_drops_on_real_text_and_is_told_by_token(tmp_path: Path, text: 
     losses = [r["loss"] for r in records(tmp_path, "step")]
     assert losses[0] == pytest.approx(math.log(256), rel=0.05)
     assert losses[-1] < losses[0] - 1.5
+    epoch = records(tmp_path, "epoch")[-1]
+    assert f"tokens/s {epoch['images_per_s'] * LENGTH:,.0f}" in plain_row(epoch, best=False)
     last = records(tmp_path, "eval")[-1]
     assert last["metrics"]["perplexity"] == pytest.approx(math.exp(last["loss"]), rel=1e-5)
 

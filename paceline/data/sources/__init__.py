@@ -86,6 +86,11 @@ def may_download(config: DataConfig) -> bool:
 def open_sources(config: DataConfig, seed: int) -> Opened:
     """The sources that the settings name."""
     name, argument = _parse(config.source, "data.source")
+    if config.columns and name not in ("csv", "hf"):
+        raise UserError(
+            f"data.columns is set, and data.source = {config.source!r} has no columns",
+            "leave it out, or use csv:PATH or hf:NAME",
+        )
     if name in SOURCES:
         opened = SOURCES[name].open(argument, config)
     else:

@@ -149,19 +149,26 @@ def read_table(argument: str, config: DataConfig, setting: str) -> Table:
                             f"its columns are {', '.join(found)}; name yours, for example "
                             '--set data.columns={path="file",label="kind"}',
                         )
-            rows = list(reader)
+            wanted = [names["path"], *label_names]
+            wanted += [names[n] for n in ("split", "weight") if names[n] in found]
+            read: dict[str, list[str]] = {name: [] for name in wanted}
+            for number, row in enumerate(reader):
+                _check_row(file, number, row, names["path"])
+                for name, values in read.items():
+                    values.append(row[name].strip())
     except FileNotFoundError as error:
         near = [p.name for p in file.parent.glob("*.csv")] if file.parent.is_dir() else []
         raise UserError(f"{setting}: {file} does not exist", nearest(file.name, near)) from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"cannot read {file}: {error}", "give a CSV file in UTF-8") from error
-    _check_rows(file, rows, [names["path"], *label_names])
+    if not read[names["path"]]:
+        raise UserError(f"{file} has no rows", "add a line a sample below the header")
     table = Table(
         file,
-        [row[names["path"]] for row in rows],
-        {name: [row[name].strip() for row in rows] for name in label_names},
-        [row[names["split"]] for row in rows] if names["split"] in found else None,
-        [row[names["weight"]] for row in rows] if names["weight"] in found else None,
+        read[names["path"]],
+        {name: read[name] for name in label_names},
+        read.get(names["split"]),
+        read.get(names["weight"]),
     )
     _check_files(table)
     return table
@@ -181,15 +188,12 @@ def columns(setting: Mapping[str, Any]) -> dict[str, Any]:
     return dict(setting)
 
 
-def _check_rows(file: Path, rows: list[dict[str, Any]], needed: list[str]) -> None:
-    if not rows:
-        raise UserError(f"{file} has no rows", "add a line a sample below the header")
-    for number, row in enumerate(rows):
-        if None in row or any(value is None for value in row.values()) or not row[needed[0]]:
-            raise UserError(
-                f"{file}:{number + 2} has {'too many' if None in row else 'missing'} values",
-                "give every row one value a column; quote values with commas",
-            )
+def _check_row(file: Path, number: int, row: dict[str, Any], path: str) -> None:
+    if None in row or any(value is None for value in row.values()) or not row[path].strip():
+        raise UserError(
+            f"{file}:{number + 2} has {'too many' if None in row else 'missing'} values",
+            "give every row one value a column; quote values with commas",
+        )
 
 
 def _check_files(table: Table) -> None:

@@ -100,7 +100,7 @@ def from_hugging_face(found: Any, config: DataConfig, augmented: bool = True) ->
     picture = _column(config, "path", features, [n for n, f in features.items() if _is_image(f)])
     if picture is None or found.format["type"] == "custom":
         return from_dataset(found)
-    classes = [n for n, f in features.items() if hasattr(f, "names")]
+    classes = [n for n, f in features.items() if hasattr(getattr(f, "feature", f), "names")]
     label = _column(config, "label", features, [*classes, *(n for n in _LABELS if n in features)])
     if label is None:
         raise UserError(
@@ -122,7 +122,7 @@ def from_hugging_face(found: Any, config: DataConfig, augmented: bool = True) ->
         grey=grey,
     )
     source.class_names = names
-    source.multi_label = targets.ndim == 2 and targets.dtype.kind == "f" and len(names) > 0
+    source.multi_label = targets.ndim == 2 and len(names) > 0
     source.augment = "resized-crop-flip" if size else "none"
     return source
 
@@ -134,10 +134,7 @@ class _Item:
         self._picture, self._label = picture, label
 
     def __call__(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
-        target = row[self._label]
-        return row[self._picture], np.asarray(target, np.float32) if isinstance(
-            target, list
-        ) else target
+        return row[self._picture], row[self._label]
 
 
 def _column(
@@ -160,7 +157,16 @@ def _is_image(feature: Any) -> bool:
 
 
 def _targets(found: Any, label: str, feature: Any) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(targets of every sample, class names)."""
+    """(targets of every sample, class names). Lists of classes become rows of 0 and 1."""
+    several = getattr(feature, "feature", None)
+    if hasattr(several, "names"):
+        assert several is not None, "it has names"
+        names = tuple(str(n) for n in several.names)
+        rows = found.with_format(None, columns=[label])[:][label]
+        flags = np.zeros((len(rows), len(names)), np.float32)
+        for row, classes in enumerate(rows):
+            flags[row, classes] = 1
+        return flags, names
     values = np.asarray(found.with_format("numpy", columns=[label])[:][label])
     names = tuple(str(n) for n in getattr(feature, "names", None) or ())
     if values.dtype.kind in "iu":

@@ -18,7 +18,8 @@ class Pictures(Source):
     """Items (picture, target) of a data set, or of some of its rows.
 
     item: from what the data set returns to (picture, target); the picture is Pillow's.
-    targets: of every item, where they are known. image_size: of the central square; 0: whole pictures.
+    targets: of every item, where they are known; they stand in for what the item holds.
+    image_size: of the central square; 0: whole pictures.
     grey: pictures keep one channel.
     """
 
@@ -47,6 +48,7 @@ class Pictures(Source):
         if grey:
             self.normalization = Normalization(mean=(0.5,), std=(0.25,))
         self._rows = np.arange(len(dataset)) if rows is None else rows
+        self._targets = targets
         if targets is not None and targets.ndim == 1 and targets.dtype.kind == "i":
             self.labels = targets[self._rows]
 
@@ -55,13 +57,15 @@ class Pictures(Source):
 
     def load(self, index: int) -> dict[str, Any]:
         try:
-            picture, target = self._item(self._dataset[int(self._rows[index])])
+            row = int(self._rows[index])
+            picture, target = self._item(self._dataset[row])
             image = tensor_of(picture, "L" if self._grey else "RGB")
         except UNREADABLE as e:
             raise BadSample(index, self.name, describe(e)) from e
         if self._image_size:
             image = center_square(image, self._image_size)
-        return {"input": image, "target": target}
+        known = self._targets
+        return {"input": image, "target": target if known is None else known[row]}
 
 
 def tensor_of(picture: Any, mode: str) -> Tensor:

@@ -312,7 +312,10 @@ def _source(
         )
     paths, labels = listed
     classes = names or [str(label) for label in range(known.num_classes)]
-    index = index_of(paths, np.asarray(labels, np.int64), classes)
+    # Names below data.folder, so that a run goes on after its data has moved.
+    root = os.path.join(os.path.expanduser(config.folder), "")
+    relative = [os.fspath(path).removeprefix(root) for path in paths]
+    index = index_of(relative, np.asarray(labels, np.int64), classes, root=root)
     return ImageFiles(index, 0 if whole else size, rows, name=name)
 
 

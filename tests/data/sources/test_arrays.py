@@ -121,7 +121,7 @@ def test_a_split_holds_out_a_fifth_of_each_class(counts: list[int]) -> None:
         ("digit", "did you mean 'digits'?"),
         ("sinthetic", "did you mean 'synthetic'?"),
         ("image_folder:/data", "did you mean 'imagefolder'?"),
-        ("mnist", "known: digits, synthetic, imagefolder:PATH, module:function"),
+        ("zzz", "known: digits, synthetic, imagefolder:PATH, csv:PATH, tokens:PATH"),
         ("", "known: digits"),
         ("a b:c", "known: digits"),
         ("digits:8", "write 'digits'"),

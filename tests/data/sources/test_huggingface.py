@@ -63,6 +63,19 @@ def test_a_transform_of_the_users_is_kept() -> None:
     assert source.load(0)["input"].shape == (3,)
 
 
+def test_lists_of_classes_and_numbers() -> None:
+    labels = datasets.Sequence(datasets.ClassLabel(names=["cat", "dog", "fox"]))
+    features = datasets.Features({"picture": datasets.Image(), "kinds": labels})
+    columns = {"picture": [photo(i) for i in range(4)], "kinds": [[0, 2], [], [1], [2]]}
+    found = datasets.Dataset.from_dict(columns, features=features)
+    source = as_source(found, "data=", DataConfig())
+    assert source.multi_label and source.num_classes == 3
+    assert [source.load(i)["target"].tolist() for i in (0, 1)] == [[1, 0, 1], [0, 0, 0]]
+    numbers = found.remove_columns("kinds").add_column("target", [0.5, 1.5, 2.5, 3.5])
+    source = as_source(numbers, "data=", DataConfig())
+    assert source.num_classes == 0 and source.load(2)["target"] == np.float32(2.5)
+
+
 def test_from_disk_with_loader_processes(tmp_path: Path) -> None:
     splits = {"train": make(8), "test": make(4)}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "set")

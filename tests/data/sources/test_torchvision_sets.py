@@ -170,6 +170,10 @@ def test_sets_of_files(tmp_path: Path, name: str, sizes: tuple[int, int]) -> Non
     assert (len(data.train), len(data.evaluation)) == sizes
     assert list(data.class_names) == ["apple", "pear"]
     assert (data.channels, data.image_size) == (3, 16)
+    moved = tmp_path.rename(tmp_path.with_name(tmp_path.name + "-moved"))
+    again = load_data(DataConfig(source=name, folder=str(moved), image_size=16), 0)
+    assert again.fingerprint == data.fingerprint
+    moved.rename(tmp_path)
     labels = [int(data.evaluation.load(i)["target"]) for i in range(sizes[1])]
     assert sorted(set(labels)) == [0, 1]
     assert (data.notes != []) == (name in ("eurosat", "caltech101"))
