@@ -159,7 +159,9 @@ def test_a_broken_pipe_of_another_kind_is_not_hushed() -> None:
 
 
 def test_control_c_before_the_launch() -> None:
-    done = python(BROKEN.format(body="os.kill(os.getpid(), signal.SIGINT)"))
+    done = python(
+        BROKEN.format(body="import time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+    )
     assert done == (130, "", "interrupted\n")
 
 

@@ -154,7 +154,7 @@ def end_beside_children() -> None:
 
 
 def wait_for_stop(lifeline: Lifeline) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while lifeline.reason is None:
         assert time.monotonic() < deadline, "nobody asked this rank to stop"
         time.sleep(0.01)

@@ -17,6 +17,7 @@ from paceline.loop.stopping import StopRequest, stop_on_signals
 from paceline.loop.train import run
 from paceline.parallel.launched import launched
 from paceline.records.folder import RunFolder
+from paceline.records.reader import follow
 from tests.loop.runs import Net, Points, config_of, train_rank
 from tests.ranks import run_ranks
 
@@ -29,12 +30,20 @@ def result(folder: Path) -> dict[str, Any]:
 def stop_after(
     folder: Path, sets: dict[str, Any], rank_asked: int, seconds: float
 ) -> tuple[str, int]:
-    """One rank is asked to stop while training; (status, step) as this rank saw it."""
+    """One rank is asked to stop, seconds after its first steps; (status, step) as this rank saw it."""
     stop = StopRequest()
     me = launched()
-    if me is None or me.rank == rank_asked:
-        threading.Timer(seconds, stop.request, ["SIGTERM"]).start()
     run_folder = RunFolder(folder)
+
+    def ask() -> None:
+        records = follow(run_folder.records(0))
+        while not any(record["kind"] == "step" for record in records.poll()):
+            time.sleep(0.05)
+        time.sleep(seconds)
+        stop.request("SIGTERM")
+
+    if me is None or me.rank == rank_asked:
+        threading.Thread(target=ask, daemon=True).start()
     run_folder.create()
     objects = Objects(model=Net, data=Points(), eval_data=Points(num=13))
     config = config_of(**{"train__max_steps": 0, "train__epochs": 100_000} | sets)
