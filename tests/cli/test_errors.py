@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli import EXIT_CODES, SIGPIPE_CODE
+from paceline.cli import COMMANDS, EXIT_CODES, SIGPIPE_CODE
 from paceline.errors import ExitCode
 from tests.cli.commands import PACELINE, paceline, python
 
 USAGE = [
     (["trian"], "unknown command 'trian'", "did you mean 'train'?"),
-    (["zzz"], "unknown command 'zzz'", "known: train, config"),
+    (["zzz"], "unknown command 'zzz'", f"known: {', '.join(COMMANDS)}"),
     (["--verson"], "unknown option --verson", "did you mean --version?"),
     (["train", "--epoch", "3"], "unknown option --epoch", "did you mean --epochs?"),
     (["train", "--batch-size=3"], "unknown option --batch-size", "did you mean --global-batch?"),
