@@ -27,6 +27,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("paceline.cli.train", "train a model, or resume a run exactly"),
     "track": Command("paceline.cli.track", "send the records of a run to a tracker"),
+    "recipes": Command("paceline.cli.recipes", "list the experiments that ship with Paceline"),
     "config": Command("paceline.cli.config", "print the settings and where each came from"),
 }
 

@@ -24,7 +24,9 @@ def add_settings(parser: Parser) -> None:
     group = parser.add_argument_group(
         "settings", "defaults < CONFIG < flags and --set, of which the later one wins"
     )
-    group.add_argument("config", metavar="CONFIG", nargs="?", help="a TOML file with settings")
+    group.add_argument(
+        "config", metavar="CONFIG", nargs="?", help="a TOML file with settings, or recipe:NAME"
+    )
     for name, flag in FLAGS.items():
         text = f"{flag.key}: {flag.help}"
         group.add_argument(name, metavar=flag.metavar, action=_Keep, help=text, dest="changes")

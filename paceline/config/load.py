@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,10 @@ from paceline.config.keys import (
     table_of,
 )
 from paceline.config.schema import RunConfig, SettingError, refused
-from paceline.config.source import read_source
+from paceline.config.source import Source, read_source
 from paceline.config.values import MAX_DEPTH, WrongValueError, accept, is_table
 from paceline.errors import UserError
+from paceline.recipes import PREFIX, find_recipe
 
 DEFAULT = "default"
 
@@ -61,11 +63,12 @@ def load_config(
 ) -> Resolved:
     """A configuration from `base` or the defaults, the file, `sets` in order, `flags`; later wins.
 
-    sets: texts as after --set (`train.epochs=3`), or assignments. flags: values by key.
+    path: also "recipe:NAME". sets: texts as after --set (`train.epochs=3`), or assignments. flags: values by key.
     Raises UserError with a sentence and a hint; reads nothing but the file.
     """
+    source = None if path is None else _read(str(path))
     path = None if path is None else Path(path)
-    changes = [] if path is None else list(_file_assignments(path))
+    changes = [] if source is None else list(_file_assignments(source))
     changes += [parse_set(item) if isinstance(item, str) else item for item in sets]
     changes += [Assignment(k, v, FLAG_OF.get(k, "argument")) for k, v in (flags or {}).items()]
     return _resolve(RunConfig() if base is None else base, tuple(changes), path)
@@ -162,8 +165,15 @@ def _shown(key: str) -> str:
     return toml.printable(".".join(toml.write_key(part) for part in key.split(".")))
 
 
-def _file_assignments(path: Path) -> Iterator[Assignment]:
-    source = read_source(path)
+def _read(path: str) -> Source:
+    """A file, or the recipe of that name."""
+    if not path.startswith(PREFIX):
+        return read_source(Path(path))
+    recipe = find_recipe(path.removeprefix(PREFIX))
+    return dataclasses.replace(read_source(recipe.path), name=path)
+
+
+def _file_assignments(source: Source) -> Iterator[Assignment]:
     for name, value in source.table.items():
         place = source.place(name)
         if name in section_names():
