@@ -96,7 +96,7 @@ def test_a_script_without_a_guard_trains_on_ranks_and_is_run_once(tmp_path: Path
 
 
 def test_the_same_script_under_torchrun(tmp_path: Path) -> None:
-    Path("script.py").write_text(SCRIPT)
+    Path("script.py").write_text(SCRIPT.replace('{"device"', '{"records.sinks": ["csv"], "device"'))
     command = [
         sys.executable,
         "-m",
@@ -108,6 +108,7 @@ def test_the_same_script_under_torchrun(tmp_path: Path) -> None:
     done = subprocess.run([*command, "script.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert Path("r/model.safetensors").exists()
+    assert len(Path("r/csv/steps.csv").read_text().splitlines()) == 1 + 40
     assert '"num_ranks":2' in Path("r/records/rank-1.jsonl").read_text().replace(" ", "")
 
 
