@@ -48,7 +48,8 @@ FILES = [
     (
         "[gpu]\nx = 3",
         "unknown section [gpu] (experiment.toml line 1)",
-        "sections: data, model, finetune, train, optim, parallel, memory, precision, checkpoint, launch, records, sinks",
+        "sections: data, model, finetune, train, optim, parallel, memory, precision, checkpoint, launch,"
+        " records, sinks",
     ),
     (
         "train = 5",
