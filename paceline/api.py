@@ -20,10 +20,11 @@ from paceline.config.load import Resolved, load_config
 from paceline.config.schema import RunConfig
 from paceline.config.write import difference, write_config
 from paceline.errors import ExitCode, PacelineError, UserError
+from paceline.launch.fit import Stopped, find_micro_batch
 from paceline.launch.local import launch
 from paceline.launch.locate import Located, locate, take_up
 from paceline.launch.objects import carried
-from paceline.loop.setup import Objects, num_processes
+from paceline.loop.setup import Objects, num_processes, share_of_device
 from paceline.loop.stopping import StopRequest, stop_on_signals
 from paceline.loop.train import run as train_here
 from paceline.optim.build import check_optimizer
@@ -87,6 +88,8 @@ def train(
         _as_rank(resolved, run, resume, objects)
     folder, settled = _open(resolved, run, resume)
     with _locked(folder):
+        if settled.parallel.micro_batch == "auto":
+            settled = _with_micro_batch(folder, settled, objects, show)
         if _has_objects(objects) and num_processes(settled) == 1:
             _run_here(folder, settled, objects, show)
         else:
@@ -140,19 +143,50 @@ def _going_on(resolved: Resolved, located: Located) -> RunConfig:
     return config
 
 
-def _run_ranks(folder: RunFolder, config: RunConfig, objects: Objects, show: bool) -> None:
-    num_ranks = num_processes(config)
+def _with_micro_batch(
+    folder: RunFolder, config: RunConfig, objects: Objects, show: bool
+) -> RunConfig:
+    """`config` with `parallel.micro_batch = "auto"` settled, by ranks that are started for that."""
+    with _worker(config, objects) as (command, env):
+        try:
+            return find_micro_batch(
+                folder,
+                config,
+                share=share_of_device(config),
+                num_ranks=num_processes(config),
+                command=command,
+                env=env,
+                say=_say if show else lambda text: None,
+            )
+        except Stopped as stopped:
+            raise Interrupted() from stopped
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _worker(config: RunConfig, objects: Objects) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The command of a rank, without its run folder, and what its environment needs."""
+    command = [sys.executable, "-m", "paceline.worker"]
+    env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.deterministic else {}
     with contextlib.ExitStack() as stack:
-        command = [sys.executable, "-m", "paceline.worker", str(folder.path)]
-        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.deterministic else {}
         if _has_objects(objects):
             command += ["--objects", str(stack.enter_context(carried(objects)))]
             # Ranks import what the objects are made of from where it was imported here.
             env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        yield command, env
+
+
+def _run_ranks(folder: RunFolder, config: RunConfig, objects: Objects, show: bool) -> None:
+    num_ranks = num_processes(config)
+    with contextlib.ExitStack() as stack:
+        command, env = stack.enter_context(_worker(config, objects))
         view = stack.enter_context(_shown(folder, num_ranks)) if show else None
         stack.enter_context(tracked(folder, config, _notices(view)))
         ended = launch(
-            command,
+            [*command, str(folder.path)],
             folder,
             num_ranks=num_ranks,
             config=config.launch,

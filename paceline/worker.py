@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.errors import ExitCode
 from paceline.launch.first_cause import EXIT_CODES, Failure, describe, first_line, write_failure
@@ -28,21 +28,49 @@ from paceline.launch.placement import place, share_of
 from paceline.parallel.launched import Launched, launched
 from paceline.records.folder import RunFolder
 
+if TYPE_CHECKING:
+    from paceline.config.schema import RunConfig
+
 _LONGEST_LEAVE_S = 60.0  # for what libraries do at exit, such as sending the last records
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank's process. objects: what paceline.train() was given, if anything, or its file."""
+    """One rank's process. objects: what paceline.train() was given, if anything, or its file.
+
+    probe: the micro-batches that it shall try, where it shall not train.
+    """
 
     folder: RunFolder
     me: Launched
     lifeline: Lifeline
     objects: Any = None
+    probe: tuple[int, ...] = ()
 
 
 def train(rank: Rank) -> None:
     """Trains this rank's part of the run; returns when it has ended or was stopped, and is saved."""
+    config, objects = _set_up(rank)
+
+    from paceline.loop.stopping import StopRequest
+    from paceline.loop.train import run
+
+    stop = StopRequest()
+    rank.lifeline.tell(stop.request)
+    run(rank.folder, config, stop=stop, objects=objects)
+
+
+def probe(rank: Rank) -> None:
+    """Tries micro-batches, instead of training."""
+    config, objects = _set_up(rank)
+
+    from paceline.loop.probe import probe
+
+    probe(rank.folder, config, rank.probe, objects=objects)
+
+
+def _set_up(rank: Rank) -> tuple[RunConfig, Any]:
+    """The run's settings and objects, after this process has taken its share of the cores and imported torch."""
     from paceline.config.load import load_config
 
     config = load_config(rank.folder.config).config
@@ -59,14 +87,9 @@ def train(rank: Rank) -> None:
     import torch
 
     from paceline.launch.objects import read
-    from paceline.loop.stopping import StopRequest
-    from paceline.loop.train import run
 
     torch.set_num_threads(threads)  # where a user's script imported torch before
-    stop = StopRequest()
-    rank.lifeline.tell(stop.request)
-    objects = read(rank.objects) if isinstance(rank.objects, Path) else rank.objects
-    run(rank.folder, config, stop=stop, objects=objects)
+    return config, read(rank.objects) if isinstance(rank.objects, Path) else rank.objects
 
 
 def main(
@@ -89,6 +112,7 @@ def main(
         launched() or Launched(),
         lifeline,
         objects if objects is not None else arguments.objects,
+        arguments.probe,
     )
     log = rank.folder.log(rank.me.rank)
     terminal = Terminal(redirect(log))
@@ -100,7 +124,7 @@ def main(
         terminal.say(f"training in {rank.folder.path}; the ranks print to {log.parent}")
     try:
         with _tracked(rank, terminal):
-            work(rank)
+            (probe if rank.probe else work)(rank)
     except BaseException as error:  # noqa: BLE001 (the top of the process)
         fail(rank, describe(error, rank.me.rank), terminal)
     peers.leave()
@@ -206,6 +230,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("folder", metavar="RUN_FOLDER", type=Path, help="where config.toml lies")
     parser.add_argument(
         "--objects", metavar="FILE", type=Path, help="objects given to paceline.train()"
+    )
+    parser.add_argument(
+        "--probe",
+        metavar="N,N",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=(),
+        help="try these micro-batches, from small to large, instead of training",
     )
     return parser.parse_args(argv)
 

@@ -319,9 +319,10 @@ class ParallelConfig(Section):
     ranks: int = setting(
         0, "devices to train on; 0: every GPU, or 2 CPU ranks where there is none", at_least=0
     )
-    micro_batch: int = setting(
+    micro_batch: Literal["auto"] | int = setting(
         0,
-        "samples a device in one forward pass, also BatchNorm's statistics group; 0: one pass",
+        "samples a device in one forward pass, also BatchNorm's statistics group; 0: one pass;"
+        " auto: as many as fit",
         at_least=0,
     )
     bucket_mb: float = setting(25.0, "of ddp: megabytes exchanged at once", at_least=0.1)

@@ -90,12 +90,22 @@ def num_devices(config: RunConfig, device: torch.device | None = None) -> int:
 
 def num_processes(config: RunConfig) -> int:
     """How many ranks to launch; refuses what cannot work before anything is launched."""
+    place = _place(config)
+    split_batch(config.train.global_batch, config.parallel.micro_batch, place)
+    return place.num_processes
+
+
+def share_of_device(config: RunConfig) -> int:
+    """Samples of a full global batch that a device gets."""
+    place = _place(config)
+    return config.train.global_batch // (place.num_data_ranks * place.devices_per_process)
+
+
+def _place(config: RunConfig) -> Place:
     choose_device(config.device)
     devices = num_devices(config)
     name = choose_strategy(config.parallel.strategy, devices)
-    place = get_strategy(name).place(config.parallel, devices, 0)
-    split_batch(config.train.global_batch, config.parallel.micro_batch, place)
-    return place.num_processes
+    return get_strategy(name).place(config.parallel, devices, 0)
 
 
 def resolve(config: RunConfig, num_ranks: int) -> RunConfig:
@@ -114,6 +124,11 @@ def resolve(config: RunConfig, num_ranks: int) -> RunConfig:
 
 def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     """config: already resolved."""
+    if config.parallel.micro_batch == "auto":
+        raise UserError(
+            "parallel.micro_batch = 'auto' is found by ranks that Paceline starts itself",
+            "start with `paceline train`, or give a number",
+        )
     seed_generators(config.seed, world.rank)  # for a user's code that draws in this process
     _set_determinism(config)
     set_matmul(config.precision)

@@ -14,6 +14,7 @@ from paceline.data.loader import StepBatches
 from paceline.loop.evaluate import Evaluation, evaluate
 from paceline.loop.journal import Journal
 from paceline.loop.portrait import portray
+from paceline.loop.probe import where_from
 from paceline.loop.saving import Saver, find_checkpoint, is_due, restore
 from paceline.loop.setup import Objects, Prepared, prepare, resolve
 from paceline.loop.state import Experiment, Progress
@@ -84,7 +85,7 @@ def start(folder: RunFolder, prepared: Prepared, records: RecordWriter, stop: St
     saver = Saver(prepared.training, progress, experiment, store, records)
     saver.newest = resumed_from
     journal = Journal(prepared, records)
-    journal.start(progress, resumed_from, notes)
+    journal.start(progress, resumed_from, [*where_from(folder), *notes])
     decisions = Decisions(world, config, stop)
     return Run(folder, prepared, progress, saver, journal, decisions, records)
 

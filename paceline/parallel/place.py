@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from paceline.errors import UserError
 
@@ -31,10 +32,10 @@ class Split:
     accumulation: int
 
 
-def split_batch(global_batch: int, micro_batch: int, place: Place) -> Split:
+def split_batch(global_batch: int, micro_batch: Literal["auto"] | int, place: Place) -> Split:
     """Cuts a global batch into equal micro-batches over all devices.
 
-    micro_batch: samples a device in one forward pass; 0: everything in one pass.
+    micro_batch: samples a device in one forward pass; 0, and auto before it is found: everything in one pass.
     """
     devices = place.num_data_ranks * place.devices_per_process
     if global_batch % devices:
@@ -46,7 +47,7 @@ def split_batch(global_batch: int, micro_batch: int, place: Place) -> Split:
             f"use {' or '.join(sizes)}, or start {' or '.join(ranks)} rank{'s' * (ranks != ['1'])}",
         )
     share = global_batch // devices
-    each = micro_batch or share
+    each = share if micro_batch in (0, "auto") else int(micro_batch)
     if share % each:
         divisors = [n for n in range(1, share + 1) if share % n == 0]
         nearest = sorted(sorted(divisors, key=lambda n: abs(n - each))[:2])

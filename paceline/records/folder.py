@@ -25,6 +25,11 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
+    def probe(self) -> Path:
+        """What `parallel.micro_batch = "auto"` tried and found."""
+        return self.path / "probe.json"
+
+    @property
     def result(self) -> Path:
         return self.path / "result.json"
 

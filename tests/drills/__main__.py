@@ -15,12 +15,13 @@ from pathlib import Path
 
 import torch
 
-from tests.drills import across_ranks, bit_equality, restarts
+from tests.drills import across_ranks, bit_equality, out_of_memory, restarts
 from tests.drills.report import Report
 
 DRILLS: dict[str, tuple[Callable[..., Report], int, str]] = {
     "bit-equality": (bit_equality.drill, 54, "SIGKILLs"),
     "across-ranks": (across_ranks.drill, 4, "runs"),
+    "out-of-memory": (out_of_memory.drill, 20, "shortages"),
     "restarts": (restarts.drill_own, 50, "restarts"),
     "torchrun": (restarts.drill_torchrun, 50, "restarts"),
 }
@@ -30,7 +31,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.drills", description=__doc__)
     parser.add_argument("--only", choices=DRILLS, help="this one drill")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help="kills, runs or restarts of each drill")
+    parser.add_argument(
+        "--count", type=int, help="kills, runs, shortages or restarts of each drill"
+    )
     parser.add_argument("--folder", type=Path, help="where to keep the runs; else they are removed")
     arguments = parser.parse_args()
     print(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills import across_ranks, bit_equality, restarts
+from tests.drills import across_ranks, bit_equality, out_of_memory, restarts
 from tests.drills.across_ranks import SIGTERM, Leg
 from tests.drills.bit_equality import Case
 
@@ -27,3 +27,7 @@ def test_a_run_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
 
 def test_a_restart_under_torchrun_recovers(tmp_path: Path) -> None:
     restarts.drill_torchrun(tmp_path / "drill", seed=0, count=1)
+
+
+def test_memory_that_runs_out_changes_nothing(tmp_path: Path) -> None:
+    out_of_memory.drill(tmp_path / "drill", seed=0, count=5)

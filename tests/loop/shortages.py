@@ -21,7 +21,7 @@ from paceline.loop.setup import Objects
 from paceline.loop.stopping import StopRequest
 from paceline.loop.train import run
 from paceline.records.folder import RunFolder
-from tests.loop.runs import NUM_CLASSES, Points, config_of
+from tests.loop.runs import NUM_CLASSES, NUM_SAMPLES, Points, config_of
 
 BUDGET, TOO_MUCH = 256 << 20, 384 << 20  # bytes beyond what the process has
 ROWS = 6  # from as many on, a pass counts and may be short
@@ -50,10 +50,10 @@ def ask_for_too_much() -> None:
     raise AssertionError("the process got memory beyond its budget")
 
 
-def limit() -> None:
-    """From here on, this process may take BUDGET more bytes of data."""
+def limit(budget: int = BUDGET) -> None:
+    """From here on, this process may take `budget` more bytes of data."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + BUDGET, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + budget, hard))
 
 
 def data_bytes() -> int:
@@ -135,7 +135,11 @@ class Hungry(nn.Module):
 
 
 def train_hungry(
-    folder: Path, planted: list[Planted], sets: dict[str, Any], model: dict[str, Any] | None = None
+    folder: Path,
+    planted: list[Planted],
+    sets: dict[str, Any],
+    model: dict[str, Any] | None = None,
+    num_samples: int = NUM_SAMPLES,
 ) -> list[str]:
     """One rank of a run under a budget; the places where memory ran out."""
     import os
@@ -148,7 +152,7 @@ def train_hungry(
         limit()
         return Hungry(counter, **(model or {}))
 
-    objects = Objects(model=build, data=Points(), eval_data=Points(num=13))
+    objects = Objects(model=build, data=Points(num=num_samples), eval_data=Points(num=13))
     defaults = {"parallel__bucket_mb": 0.1, "records__samples": True, "optim__base_lr": 0.5}
     try:
         with counter.in_optimizer():
