@@ -19,6 +19,7 @@ from paceline.checkpoint import load_weights, open_checkpoint
 from paceline.config.load import Resolved, load_config
 from paceline.config.schema import RunConfig
 from paceline.config.write import difference, write_config
+from paceline.data.augment import check_augment
 from paceline.errors import ExitCode, PacelineError, UserError
 from paceline.launch.fit import Stopped, find_micro_batch
 from paceline.launch.local import launch
@@ -67,6 +68,7 @@ def train(
     model: Any = None,
     data: Any = None,
     eval_data: Any = None,
+    augment: Any = None,
     loss: Any = None,
     metrics: Mapping[str, Any] | None = None,
     show: bool = True,
@@ -76,11 +78,19 @@ def train(
     config: a RunConfig, a TOML file, a mapping such as {"train.epochs": 3}, or nothing for the defaults.
     run: the run folder; without it a new one. resume: "auto", a run folder or one of its checkpoints.
     model: a torch.nn.Module, a function that makes one, or a ModelSpec. A module has the trained weights afterwards.
-    data, eval_data: map-style torch data sets or Sources. loss, metrics: functions of (output, target) that return
-    one value a sample.
+    data, eval_data: map-style torch data sets or Sources. augment: instead of `data.augment`, a callable of one
+    image, such as a torchvision transform, or a list of these and of what that setting takes. loss, metrics:
+    functions of (output, target) that return one value a sample.
     Raises UserError for what can be mended, DivergedError, RankFailedError.
     """
-    objects = Objects(model=model, data=data, eval_data=eval_data, loss=loss, metrics=metrics or {})
+    objects = Objects(
+        model=model,
+        data=data,
+        eval_data=eval_data,
+        augment=augment,
+        loss=loss,
+        metrics=metrics or {},
+    )
     resolved = _resolved(config)
     run = None if run is None else Path(run)
     resume = None if resume is None else str(resume)
@@ -121,6 +131,7 @@ def _open(resolved: Resolved, run: Path | None, resume: str | None) -> tuple[Run
     num_processes(config)
     check_installed(config.records.sinks)
     check_optimizer(config.optim)
+    check_augment(config.data.augment)
     if located.checkpoint is not None:
         open_checkpoint(located.checkpoint)
     folder = located.folder

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.config import toml
 from paceline.config.keys import settings, table_of
 from paceline.config.source import parse_value
-from paceline.config.values import is_list_of_text, is_text
+from paceline.config.values import is_list_of_text, is_steps, is_text
 from paceline.errors import UserError
 
 _BARE_POINT = re.compile(r"[-+]?(\d+\.|\.\d+)([eE][-+]?\d+)?")
@@ -50,7 +50,9 @@ def assign_text(key: str, text: str, origin: str) -> Assignment:
     setting = settings().get(key)
     if setting is None:
         value = _entry_value(key, text, origin) if table_of(key) else text
-    elif is_text(setting.kind):
+    elif is_steps(setting.kind) and text.startswith("["):
+        value = _list(key, text, origin)
+    elif is_text(setting.kind) or is_steps(setting.kind):
         value = _quoted(key, text, origin) if text[:1] in ("'", '"') else text
     elif is_list_of_text(setting.kind) and not text.startswith("["):
         value = [word.strip() for word in text.split(",")] if text else []
@@ -74,6 +76,16 @@ def _quoted(key: str, text: str, origin: str) -> Any:
     except ValueError:
         what = f"{key} = {toml.printable(text)} is not a quoted string ({origin})"
         raise UserError(what, "close the quotes, or leave them out") from None
+
+
+def _list(key: str, text: str, origin: str) -> Any:
+    try:
+        return parse_value(text)
+    except ValueError:
+        what = f"{key} = {toml.printable(text)} is not a list ({origin})"
+        raise UserError(
+            what, f'write {key}=["NAME", "NAME(option=1)"], in quotes for the shell'
+        ) from None
 
 
 def _entry_value(key: str, text: str, origin: str) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.config import toml
-from paceline.config.values import WrongValueError, accept
+from paceline.config.values import Steps, WrongValueError, accept
 from paceline.errors import UserError
 
 SINKS = ("tensorboard", "mlflow", "wandb", "csv")
@@ -140,8 +140,19 @@ class DataConfig(Section):
     image_size: int = setting(
         0, "side of the square the model sees, pixels; 0: the source's own", at_least=0
     )
-    augment: Literal["auto", "none", "shift", "crop-flip", "resized-crop-flip"] = setting(
-        "auto", "per-sample augmentation of training images; auto: what suits the source"
+    eval_resize: int = setting(
+        0,
+        "shorter side of whole images before the central crop of evaluation, pixels; "
+        "0: 8/7 of image_size (256 for 224)",
+        at_least=0,
+    )
+    interpolation: Literal["bilinear", "bicubic", "nearest"] = setting(
+        "bilinear", "of resizing whole images, in training and in evaluation"
+    )
+    augment: Steps = setting(
+        "auto",
+        "per-sample augmentation of training images: none, crop-flip, resized-crop-flip, steps such as "
+        "rand-augment(magnitude=9), or module:function; auto: what suits the source",
     )
     workers: int = setting(
         -1, "loader processes a rank; -1: as many as help, 0: load in the rank", at_least=-1

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from paceline.config import toml
 
 INTEGERS = range(-(2**63), 2**63)  # what TOML promises to carry
+Steps = str | Sequence[Any]  # a pipeline: a text, or a list of texts and tables with a name
 MAX_DEPTH = 16  # of tables and lists in model.options; far more than an argument needs
 
 
@@ -30,6 +31,8 @@ class WrongValueError(Exception):
 
 def describe(kind: Any) -> str:
     """A field's annotation in words: `an integer`, `one of a, b, c`."""
+    if is_steps(kind):
+        return "a string or a list of steps"
     if is_union(kind):
         return " or ".join(describe(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is Literal:
@@ -64,6 +67,11 @@ def is_list_of_numbers(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple and typing.get_args(kind) == (float, ...)
 
 
+def is_steps(kind: Any) -> bool:
+    """Whether a field is a pipeline, such as `data.augment`."""
+    return bool(kind == Steps)
+
+
 def is_text(kind: Any) -> bool:
     """Whether a field holds a string, one of a few choices included."""
     return kind is str or typing.get_origin(kind) is Literal
@@ -71,6 +79,8 @@ def is_text(kind: Any) -> bool:
 
 def accept(kind: Any, value: Any) -> Any:
     """The value as a field of this kind keeps it: int as float, list as tuple, else unchanged."""
+    if is_steps(kind):
+        return _steps(value)
     if is_union(kind):
         return _any_of(kind, value)
     if is_list_of_text(kind):
@@ -178,6 +188,18 @@ def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise WrongValueError("is not a table", "write, for example, { name = 1 }")
     return {key: plain(item) for key, item in _keys_checked(value).items()}
+
+
+def _steps(value: Any) -> str | tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        return _text(value)
+    for item in value:
+        if not isinstance(item, str) and not (isinstance(item, Mapping) and "name" in item):
+            raise WrongValueError(
+                f"holds the step {toml.brief(item)}",
+                'write steps as "flip" or { name = "flip", p = 0.5 }',
+            )
+    return tuple(plain(item, 2) for item in value)
 
 
 def plain(value: Any, depth: int = 1) -> Any:

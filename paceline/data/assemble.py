@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from paceline.data.augment import Augment, NoAugment
+from paceline.data.augment import Augment, BadAugment, NoAugment
 from paceline.data.batch import Batch, map_leaves
 from paceline.data.draws import Draws
 from paceline.data.generators import generators_kept, seed_generators
@@ -115,7 +115,9 @@ class Assembler:
         stacked = not isinstance(self.augment, NoAugment) and not self.augment.before_stacking
         if task.epoch is not None and stacked:
             draws = Draws(self.seed, task.epoch, task.keys)
-            data = _with_input(data, 4, lambda images: self.augment(images, draws))
+            data = _with_input(
+                data, 4, lambda images: self._augmented(images, draws, task.indices, source)
+            )
         _check_targets(data, task.indices, source)
         return Loaded(map_leaves(_as_tensor, data), task.indices, weights)
 
@@ -162,8 +164,21 @@ class Assembler:
             ) from e
         if task.epoch is None or not self.augment.before_stacking:
             return sample
+        this = task.indices[row : row + 1]
         draws = Draws(self.seed, task.epoch, task.keys[row : row + 1])
-        return _with_input(sample, 3, lambda image: self.augment(image[None], draws)[0])
+        return _with_input(
+            sample, 3, lambda image: self._augmented(image[None], draws, this, source)[0]
+        )
+
+    def _augmented(
+        self, images: np.ndarray, draws: Draws, indices: np.ndarray, source: Source
+    ) -> np.ndarray:
+        try:
+            return self.augment(images, draws)
+        except BadAugment as e:
+            raise UserError(
+                f"data.augment: sample {indices[e.row]} of {source.name}: {e.what}", e.hint
+            ) from e
 
 
 class UnreadableSample(UserError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from torch.utils import _pytree as pytree
 
 from paceline.config.schema import DataConfig
 from paceline.data.assemble import Assembler
-from paceline.data.augment import Augment, build_augment
+from paceline.data.augment import Augment, NoAugment, build_augment
+from paceline.data.augment.base import Context
+from paceline.data.augment.notation import as_setting
 from paceline.data.batch import Batch
 from paceline.data.sampling import Sampling, make_sampling
 from paceline.data.sources import open_sources
@@ -59,10 +62,25 @@ class Data:
         return np.bincount(self.train.labels, minlength=self.num_classes)
 
 
-def load_data(config: DataConfig, seed: int, *, dtype: torch.dtype = torch.float32) -> Data:
-    """What `config` names. dtype: of the model's inputs. seed: for what a user's function draws."""
+def load_data(
+    config: DataConfig, seed: int, *, dtype: torch.dtype = torch.float32, augment: Any = None
+) -> Data:
+    """What `config` names. dtype: of the model's inputs. seed: for what a user's function draws.
+
+    augment: as in `bundle`.
+    """
+    if augment is not None:
+        config = dataclasses.replace(config, augment=as_setting(augment))
     opened = open_sources(config, seed)
-    return bundle(config, seed, opened.train, opened.evaluation, dtype=dtype, notes=opened.notes)
+    return bundle(
+        config,
+        seed,
+        opened.train,
+        opened.evaluation,
+        dtype=dtype,
+        notes=opened.notes,
+        augment=augment,
+    )
 
 
 def bundle(
@@ -73,17 +91,21 @@ def bundle(
     *,
     dtype: torch.dtype = torch.float32,
     notes: Sequence[str] = (),
+    augment: Any = None,
 ) -> Data:
-    """The same for sources that are at hand as objects. Loads one sample of each to see its shape."""
+    """The same for sources that are at hand as objects. Loads one sample of each to see its shape.
+
+    augment: instead of `data.augment`: a callable, or a list that may hold some.
+    """
     _check(train, evaluation)
-    name = train.augment if config.augment == "auto" else config.augment
-    shape = _input_shape(_sample(train, config, seed, build_augment("none", 0)))
-    augment = build_augment(name, config.image_size or (shape[-1] if shape else 0))
+    shape = _input_shape(_sample(train, config, seed, NoAugment()))
+    written = config.augment if augment is None else augment
+    augment = build_augment(written, _context(config, train, shape), auto=train.augment)
     sample = _sample(train, config, seed, augment)
     shape = _input_shape(sample)
     _check_shape(shape, train, config)
     if evaluation is not None:
-        other = _input_shape(_sample(evaluation, config, seed, build_augment("none", 0)))
+        other = _input_shape(_sample(evaluation, config, seed, NoAugment()))
         if other != shape:
             raise UserError(
                 f"inputs have the shape {shape} in training and {other} in evaluation",
@@ -107,6 +129,17 @@ def bundle(
         target=_leaf(sample, "target"),
         fingerprint=digest.hexdigest(),
         notes=list(notes),
+    )
+
+
+def _context(config: DataConfig, train: Source, shape: tuple[int, ...]) -> Context:
+    """shape: of an input that is not augmented."""
+    own = shape[-1] if len(shape) == 3 and shape[-1] == shape[-2] else 0
+    normalization = train.normalization
+    return Context(
+        size=config.image_size or own,
+        interpolation=config.interpolation,
+        mean=tuple(mean / normalization.scale for mean in normalization.mean),
     )
 
 

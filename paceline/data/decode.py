@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -68,22 +69,44 @@ def _plain(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """Bilinear with antialiasing, of (C, H, W) or (n, C, H, W), in the image's own dtype."""
+def resize(image: Tensor, height: int, width: int, interpolation: str = "bilinear") -> Tensor:
+    """(C, H, W) or (n, C, H, W) to another size, in the image's own dtype; all but nearest with antialiasing.
+
+    interpolation: nearest, bilinear or bicubic.
+    """
     if image.shape[-2:] == (height, width):
         return image
     if image.ndim == 3:
-        return resize(image[None], height, width)[0]
+        return resize(image[None], height, width, interpolation)[0]
+    if interpolation == "nearest":
+        return functional.interpolate(image, (height, width), mode="nearest")
     return functional.interpolate(
-        image, (height, width), mode="bilinear", antialias=True, align_corners=False
+        image, (height, width), mode=interpolation, antialias=True, align_corners=False
     )
 
 
-def center_square(image: Tensor, size: int) -> Tensor:
-    """The usual view for evaluation: shorter side resized to 8/7 of `size` (256 for 224), then the central square."""
+def resize_shorter(image: Tensor, shorter: int, interpolation: str = "bilinear") -> Tensor:
+    """The shorter side to `shorter` pixels, the longer in proportion, rounded down as torchvision's Resize does."""
     height, width = image.shape[-2:]
-    short = round(size * 8 / 7)
-    scale = short / min(height, width)
-    image = resize(image, max(size, round(height * scale)), max(size, round(width * scale)))
-    top, left = (image.shape[-2] - size) // 2, (image.shape[-1] - size) // 2
-    return image[:, top : top + size, left : left + size].contiguous()
+    if height <= width:
+        return resize(image, shorter, int(shorter * width / height), interpolation)
+    return resize(image, int(shorter * height / width), shorter, interpolation)
+
+
+@dataclass(frozen=True)
+class View:
+    """How a whole image becomes the square that a model is evaluated on: resized, then cropped in its middle.
+
+    size: of the square, pixels. shorter: the shorter side before the crop, pixels; 0: 8/7 of `size` (256 for 224).
+    """
+
+    size: int
+    shorter: int = 0
+    interpolation: str = "bilinear"
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """As torchvision's Resize(shorter) and CenterCrop(size)."""
+        shorter = self.shorter or round(self.size * 8 / 7)
+        image = resize_shorter(image, shorter, self.interpolation)
+        top, left = (round((side - self.size) / 2) for side in image.shape[-2:])
+        return image[:, top : top + self.size, left : left + self.size].contiguous()

@@ -136,7 +136,11 @@ class WorkerPool:
         self._running: list[Any] = []  # torch's iterator over the processes, while they live
         self._busy = False
         util.Finalize(self, _shut_down, (self._running,), exitpriority=20)
-        modules = {*assembler.train.modules, *getattr(assembler.evaluation, "modules", ())}
+        modules = {
+            *assembler.train.modules,
+            *getattr(assembler.evaluation, "modules", ()),
+            *assembler.augment.modules,
+        }
         start_fork_server(sorted(modules))
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Loaded]:

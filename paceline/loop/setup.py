@@ -49,6 +49,7 @@ class Objects:
     model: Any = None
     data: Any = None
     eval_data: Any = None
+    augment: Any = None
     loss: Any = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
@@ -204,12 +205,23 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
 def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:
     dtype = parameter_dtype(config.precision)
     if objects.data is None:
-        load = functools.partial(load_data, config.data, config.seed, dtype=dtype)
+        load = functools.partial(
+            load_data, config.data, config.seed, dtype=dtype, augment=objects.augment
+        )
         return world.first_on_machine("data", load) if may_download(config.data) else load()
     train, evaluation = as_source(objects.data, "data=", config.data), None
     if objects.eval_data is not None:
         evaluation = as_source(objects.eval_data, "eval_data=", config.data, augmented=False)
     return bundle(config.data, config.seed, train, evaluation, dtype=dtype)
+    evaluation = None if objects.eval_data is None else as_source(objects.eval_data, "eval_data=")
+    return bundle(
+        config.data,
+        config.seed,
+        as_source(objects.data, "data="),
+        evaluation,
+        dtype=dtype,
+        augment=objects.augment,
+    )
 
 
 def _set_determinism(config: RunConfig) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.config.schema import DataConfig
-from paceline.data.augment import NoAugment, ResizedCropFlip, Shift
+from paceline.data.augment import NoAugment, build_augment
+from paceline.data.augment.base import Context
 from paceline.data.batch import Batch
 from paceline.data.bundle import bundle, load_data
 from paceline.data.sources import ArraySource, Normalization, from_dataset
@@ -32,7 +33,7 @@ def images(n: int, side: int, channels: int = 1, num_classes: int = 2) -> ArrayS
 def test_the_digits_as_a_run_sees_them() -> None:
     data = load_data(DataConfig(), 0)
     assert (data.channels, data.image_size, data.num_classes) == (1, 8, 10)
-    assert isinstance(data.augment, Shift)
+    assert data.augment == build_augment("shift", Context(size=8, mean=(0.305 * 16,)))
     assert isinstance(load_data(DataConfig(augment="none"), 0).augment, NoAugment)
     assert data.class_names == tuple("0123456789")
 
@@ -40,7 +41,8 @@ def test_the_digits_as_a_run_sees_them() -> None:
 def test_an_image_folder_as_a_run_sees_it(make_folder: MakeFolder) -> None:
     data = load_data(DataConfig(source=f"imagefolder:{make_folder()}", image_size=24), 0)
     assert (data.channels, data.image_size, data.num_classes) == (3, 24, 2)
-    assert data.augment == ResizedCropFlip(24)
+    imagenet = tuple(mean / (1 / 255) for mean in (0.485, 0.456, 0.406))
+    assert data.augment == build_augment("resized-crop-flip", Context(size=24, mean=imagenet))
     assert "held out" in data.notes[0]
 
 

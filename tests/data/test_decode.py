@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paceline.data.decode import UnreadableImage, center_square, decode_image, read_image, resize
+from paceline.data.decode import UnreadableImage, View, decode_image, read_image, resize
 from tests.data.conftest import photo, truncate
 
 
@@ -106,7 +106,7 @@ def test_resizing_is_close_to_pillow_s() -> None:
 def test_a_central_square_of_any_image(height: int, width: int) -> None:
     image = torch.zeros(3, height, width, dtype=torch.uint8)
     image[:, :, : width // 2] = 100
-    square = center_square(image, 24)
+    square = View(24)(image)
     assert square.shape == (3, 24, 24)
     assert square.is_contiguous()
     if width > 1:

@@ -78,6 +78,10 @@ class Source(ABC):
         """A pytree of arrays, tensors and numbers; by convention {"input": (C, H, W) uint8 or float,
         "target": int}. Raises BadSample."""
 
+    def load_whole(self, index: int) -> Any:
+        """The sample as it is stored, before any resizing; for looking at a data set, not for training."""
+        return self.load(index)
+
     def digest(self) -> str:
         """Changes when a resumed run would see other samples under the same indices; cheap."""
         known = [type(self).__name__, str(len(self)), str(self.num_classes), *self.class_names]

@@ -19,8 +19,15 @@ from typing import Any
 import numpy as np
 
 from paceline.config.schema import DataConfig
+from paceline.data.decode import View
 from paceline.data.sources.base import Source
-from paceline.data.sources.files import ImageFiles, check_image_size, index_of, whole_images
+from paceline.data.sources.files import (
+    ImageFiles,
+    check_image_size,
+    index_of,
+    view_of,
+    whole_images,
+)
 from paceline.data.sources.held_out import hold_out
 from paceline.data.sources.kind import Opened
 from paceline.errors import UserError, nearest
@@ -63,10 +70,8 @@ def open_csv(argument: str, config: DataConfig) -> Opened:
     _check_more_than_one(table, labels)
     train, evaluation, notes = _split(table, labels, config)
     return Opened(
-        train=_source(
-            table, labels, config, train, 0 if whole_images(config) else config.image_size
-        ),
-        evaluation=_source(table, labels, config, evaluation, config.image_size)
+        train=_source(table, labels, config, train, 0 if whole_images(config) else view_of(config)),
+        evaluation=_source(table, labels, config, evaluation, view_of(config))
         if len(evaluation)
         else None,
         notes=notes,
@@ -81,14 +86,14 @@ def open_evaluation_csv(argument: str, config: DataConfig, train: Source) -> Sou
     rows = np.arange(len(table))
     if table.splits is not None:
         _, rows, _ = _by_column(table, table.splits)
-    return _source(table, labels, config, rows, config.image_size)
+    return _source(table, labels, config, rows, view_of(config))
 
 
 def _source(
-    table: Table, labels: Labels, config: DataConfig, rows: np.ndarray, image_size: int
+    table: Table, labels: Labels, config: DataConfig, rows: np.ndarray, view: View | int
 ) -> ImageFiles:
     index = index_of(table.paths, labels.targets, labels.classes, root=str(table.file.parent))
-    source = ImageFiles(index, image_size, rows, name=f"csv:{table.file}")
+    source = ImageFiles(index, view, rows, name=f"csv:{table.file}")
     source.multi_label = labels.multi_label
     if table.weights is not None:
         weights = _numbers(table, table.weights, "weight")

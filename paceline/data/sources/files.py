@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from paceline.config.schema import DataConfig
-from paceline.data.decode import UnreadableImage, center_square, read_image
+from paceline.data.augment import takes_whole_images
+from paceline.data.decode import UnreadableImage, View, read_image
 from paceline.data.sources.base import IMAGENET, BadSample, Source
 from paceline.errors import UserError
 
@@ -63,7 +64,7 @@ def index_of(
 class ImageFiles(Source):
     """The images of an index, or of some of its rows.
 
-    image_size: of the central square that `load` returns; 0: whole images, which augmentation then crops.
+    view: of the square that `load` returns, or its size; 0: whole images, which augmentation then crops.
     """
 
     normalization = IMAGENET
@@ -72,11 +73,11 @@ class ImageFiles(Source):
     modules = ("torchvision.io",)
 
     def __init__(
-        self, index: Index, image_size: int, rows: np.ndarray | None = None, *, name: str
+        self, index: Index, view: View | int, rows: np.ndarray | None = None, *, name: str
     ) -> None:
         self.name = name
         self.index = index
-        self._image_size = image_size
+        self._view = View(view) if isinstance(view, int) and view else view
         self._rows = np.arange(len(index)) if rows is None else rows
         self._targets = index.labels[self._rows]
         self.num_classes = len(index.classes)
@@ -91,13 +92,17 @@ class ImageFiles(Source):
         return self.index.path(int(self._rows[index]))
 
     def load(self, index: int) -> dict[str, Any]:
+        sample = self.load_whole(index)
+        if isinstance(self._view, View):
+            sample["input"] = self._view(sample["input"])
+        return sample
+
+    def load_whole(self, index: int) -> dict[str, Any]:
         path = self.path(index)
         try:
             image = read_image(path)
         except UnreadableImage as e:
             raise BadSample(index, printable(path), str(e)) from e
-        if self._image_size:
-            image = center_square(image, self._image_size)
         return {"input": image, "target": self._targets[index]}
 
     def digest(self) -> str:
@@ -124,4 +129,19 @@ def check_image_size(source: str, config: DataConfig) -> None:
 
 def whole_images(config: DataConfig) -> bool:
     """Whether training images are left whole, because augmentation crops them."""
-    return config.augment in ("auto", "resized-crop-flip")
+    return takes_whole_images(config.augment, ImageFiles.augment)
+
+
+def view_of(config: DataConfig, size: int = 0) -> View:
+    """How whole images become squares for evaluation, and for training where augmentation does not crop.
+
+    size: of the square where `data.image_size` says none.
+    """
+    size = config.image_size or size
+    if 0 < config.eval_resize < size:
+        raise UserError(
+            f"data.eval_resize = {config.eval_resize} is smaller than data.image_size = {size}, "
+            "which is cropped out of it",
+            f"give at least {size}, or 0 for 8/7 of it",
+        )
+    return View(size, config.eval_resize, config.interpolation)

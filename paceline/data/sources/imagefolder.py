@@ -9,8 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from paceline.config.schema import DataConfig
+from paceline.data.decode import View
 from paceline.data.sources.base import Source
-from paceline.data.sources.files import ImageFiles, Index, check_image_size, printable, whole_images
+from paceline.data.sources.files import (
+    ImageFiles,
+    Index,
+    check_image_size,
+    printable,
+    view_of,
+    whole_images,
+)
 from paceline.data.sources.held_out import hold_out
 from paceline.data.sources.kind import Opened
 from paceline.errors import UserError, nearest
@@ -30,14 +38,14 @@ def open_folder(path: str, config: DataConfig) -> Opened:
         train_root = root
     index = scan(train_root)
     notes = _notes_on_ignored(index)
-    size = config.image_size
-    train_size = 0 if whole_images(config) else size
+    view = view_of(config)
+    of_training = 0 if whole_images(config) else view
     found = [n for n in EVALUATION_FOLDERS if os.path.isdir(os.path.join(root, n))]
     if train_root != root and found:
         other = scan(os.path.join(root, found[0]))
         notes += _notes_on_ignored(other)
-        evaluation = _files_of(_with_classes(other, index.classes), size)
-        return Opened(train=_files_of(index, train_size), evaluation=evaluation, notes=notes)
+        evaluation = _files_of(_with_classes(other, index.classes), view)
+        return Opened(train=_files_of(index, of_training), evaluation=evaluation, notes=notes)
     parts = hold_out(index.labels, config.val_fraction, printable(train_root), len(index.classes))
     if parts.num_held_out:
         notes.append(
@@ -46,8 +54,8 @@ def open_folder(path: str, config: DataConfig) -> Opened:
             "are held out for evaluation"
         )
     return Opened(
-        train=_files_of(index, train_size, parts.kept),
-        evaluation=_files_of(index, size, parts.out) if parts.num_held_out else None,
+        train=_files_of(index, of_training, parts.kept),
+        evaluation=_files_of(index, view, parts.out) if parts.num_held_out else None,
         notes=notes + parts.notes,
     )
 
@@ -64,11 +72,11 @@ def open_evaluation_folder(path: str, config: DataConfig, train: Source) -> Imag
         index = _with_classes(index, train.index.classes)
     elif train.class_names:
         index = _with_classes(index, [os.fsencode(name) for name in train.class_names])
-    return _files_of(index, config.image_size)
+    return _files_of(index, view_of(config))
 
 
-def _files_of(index: Index, image_size: int, rows: np.ndarray | None = None) -> ImageFiles:
-    return ImageFiles(index, image_size, rows, name="imagefolder")
+def _files_of(index: Index, view: View | int, rows: np.ndarray | None = None) -> ImageFiles:
+    return ImageFiles(index, view, rows, name="imagefolder")
 
 
 def _with_classes(index: Index, classes: Sequence[bytes]) -> Index:

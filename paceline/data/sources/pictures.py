@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.data.decode import center_square
+from paceline.data.decode import View
 from paceline.data.sources.base import IMAGENET, BadSample, Normalization, Source
 from paceline.data.sources.functions import UNREADABLE, describe
 
@@ -19,7 +19,7 @@ class Pictures(Source):
 
     item: from what the data set returns to (picture, target); the picture is Pillow's.
     targets: of every item, where they are known; they stand in for what the item holds.
-    image_size: of the central square; 0: whole pictures.
+    view: of the square, or its size; 0: whole pictures.
     grey: pictures keep one channel.
     """
 
@@ -31,7 +31,7 @@ class Pictures(Source):
         self,
         dataset: Any,
         targets: np.ndarray | None,
-        image_size: int,
+        view: View | int,
         *,
         name: str,
         num_classes: int = 0,
@@ -42,7 +42,7 @@ class Pictures(Source):
         self.name = name
         self.num_classes = num_classes
         self._dataset = dataset
-        self._image_size = image_size
+        self._view = View(view) if isinstance(view, int) and view else view
         self._item = item
         self._grey = grey
         if grey:
@@ -56,14 +56,18 @@ class Pictures(Source):
         return len(self._rows)
 
     def load(self, index: int) -> dict[str, Any]:
+        sample = self.load_whole(index)
+        if isinstance(self._view, View):
+            sample["input"] = self._view(sample["input"])
+        return sample
+
+    def load_whole(self, index: int) -> dict[str, Any]:
         try:
             row = int(self._rows[index])
             picture, target = self._item(self._dataset[row])
             image = tensor_of(picture, "L" if self._grey else "RGB")
         except UNREADABLE as e:
             raise BadSample(index, self.name, describe(e)) from e
-        if self._image_size:
-            image = center_square(image, self._image_size)
         known = self._targets
         return {"input": image, "target": target if known is None else known[row]}
 

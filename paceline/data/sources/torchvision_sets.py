@@ -22,7 +22,7 @@ from paceline.config.schema import DataConfig
 from paceline.data.decode import resize
 from paceline.data.sources import idx
 from paceline.data.sources.base import ArraySource, Normalization, Source
-from paceline.data.sources.files import ImageFiles, index_of, whole_images
+from paceline.data.sources.files import ImageFiles, index_of, view_of, whole_images
 from paceline.data.sources.held_out import hold_out
 from paceline.data.sources.kind import Kind, Opened
 from paceline.data.sources.pictures import Pictures
@@ -297,15 +297,15 @@ def _source(
     """found: from `_find`. augmented: for training. rows: the samples to take."""
     if known.in_memory:
         return _in_memory(name, known, found, config.image_size, rows)
-    size = config.image_size or known.image_size
+    whole = augmented and whole_images(config)
+    view = 0 if whole else view_of(config, known.image_size)
     names = _class_names(found)
     listed = _files(found)
-    whole = augmented and whole_images(config)
     if listed is None:
         return Pictures(
             found,
             _labels_one_by_one(found),
-            0 if whole else size,
+            view,
             name=name,
             num_classes=known.num_classes,
             rows=rows,
@@ -316,7 +316,7 @@ def _source(
     root = os.path.join(os.path.expanduser(config.folder), "")
     relative = [os.fspath(path).removeprefix(root) for path in paths]
     index = index_of(relative, np.asarray(labels, np.int64), classes, root=root)
-    return ImageFiles(index, 0 if whole else size, rows, name=name)
+    return ImageFiles(index, view, rows, name=name)
 
 
 def _in_memory(

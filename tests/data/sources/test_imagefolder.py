@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torchvision.transforms import v2
 
 from paceline.config.schema import DataConfig
 from paceline.data.sources import BadSample, Opened, open_sources
@@ -70,6 +72,20 @@ def test_whole_images_where_augmentation_crops_and_squares_elsewhere(
     assert square.train.load(3)["input"].shape == (3, 16, 16)
     assert whole.evaluation is not None
     assert whole.evaluation.load(0)["input"].shape == (3, 16, 16)
+
+
+def test_the_evaluation_view_is_the_settings(make_folder: MakeFolder) -> None:
+    """As torchvision's Resize and CenterCrop; 8/7 of the size where nothing is said."""
+    folder = make_folder()
+    for resize, used in ((0, 18), (16, 16), (25, 25)):
+        settings = {"eval_resize": resize, "interpolation": "bicubic"}
+        evaluation = open_folder(folder, **settings).evaluation
+        assert evaluation is not None
+        shrink = v2.Resize(used, v2.InterpolationMode.BICUBIC, antialias=True)
+        theirs = v2.CenterCrop(16)(shrink(evaluation.load_whole(0)["input"]))
+        assert torch.equal(evaluation.load(0)["input"], theirs)
+    error = refused(folder, eval_resize=15)
+    assert "eval_resize = 15 is smaller than data.image_size = 16" in error.what
 
 
 def test_another_evaluation_folder_counts_in_the_classes_of_training(
