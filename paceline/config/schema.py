@@ -154,6 +154,16 @@ class DataConfig(Section):
         "per-sample augmentation of training images: none, crop-flip, resized-crop-flip, steps such as "
         "rand-augment(magnitude=9), or module:function; auto: what suits the source",
     )
+    mixup: float = setting(
+        0.0, "mixes pairs of samples: alpha of the Beta distribution; 0: off", at_least=0
+    )
+    cutmix: float = setting(
+        0.0, "cuts windows out of one sample into another: its alpha; 0: off", at_least=0
+    )
+    mix_probability: float = setting(1.0, "that a micro-batch is mixed", at_least=0)
+    mix_switch: float = setting(
+        0.5, "that a mixed micro-batch is mixed by cutmix, where both are on", at_least=0
+    )
     workers: int = setting(
         -1, "loader processes a rank; -1: as many as help, 0: load in the rank", at_least=-1
     )
@@ -163,6 +173,13 @@ class DataConfig(Section):
     )
     num_samples: int = setting(4096, "samples of the synthetic source", at_least=1)
     num_classes: int = setting(10, "classes of the synthetic source", at_least=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mix_probability", "mix_switch"):
+            value = getattr(self, name)
+            if value > 1:
+                raise refused(f"data.{name}", value, "is too large", "give a value up to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from paceline.data.augment import Augment, NoAugment, build_augment
 from paceline.data.augment.base import Context
 from paceline.data.augment.notation import as_setting
 from paceline.data.batch import Batch
+from paceline.data.mixing import check_mixing
 from paceline.data.sampling import Sampling, make_sampling
 from paceline.data.sources import open_sources
 from paceline.data.sources.base import Normalization, Source
@@ -33,6 +34,7 @@ class Data:
     evaluation: None where there is none. prepare: on the device, before the model; see `Preparation`.
     channels, image_size: of the input, 0 where it is no image, image_size also where it is no square.
     num_classes: 0 where samples have no classes. target: one training sample's, (1, …); None where there is none.
+    stored_as_bytes: inputs are uint8 before `prepare`.
     fingerprint: changes when a resumed run would see other data. notes: what the user should be told.
     """
 
@@ -46,6 +48,7 @@ class Data:
     num_classes: int
     class_names: Sequence[str]
     target: Tensor | None
+    stored_as_bytes: bool
     fingerprint: str
     notes: list[str] = field(default_factory=list)
 
@@ -104,6 +107,8 @@ def bundle(
     sample = _sample(train, config, seed, augment)
     shape = _input_shape(sample)
     _check_shape(shape, train, config)
+    if config.mixup or config.cutmix:
+        check_mixing(config, sample)
     if evaluation is not None:
         other = _input_shape(_sample(evaluation, config, seed, NoAugment()))
         if other != shape:
@@ -127,6 +132,7 @@ def bundle(
         num_classes=train.num_classes,
         class_names=train.class_names,
         target=_leaf(sample, "target"),
+        stored_as_bytes=_is_bytes(sample),
         fingerprint=digest.hexdigest(),
         notes=list(notes),
     )
@@ -229,6 +235,11 @@ def _input_shape(sample: Any) -> tuple[int, ...]:
     """Of its `input`; () where there is none."""
     found = _leaf(sample, "input")
     return () if found is None else tuple(found.shape[1:])
+
+
+def _is_bytes(sample: Any) -> bool:
+    found = _leaf(sample, "input")
+    return found is not None and found.dtype == torch.uint8
 
 
 def _leaf(sample: Any, name: str) -> Tensor | None:

@@ -34,6 +34,11 @@ def key(*parts: int) -> int:
     return state
 
 
+def frozen_generator(bits: int) -> np.random.RandomState:
+    """numpy's legacy generator, whose streams are promised never to change; for what is not uniform."""
+    return np.random.RandomState(np.array([bits >> 32, bits & 0xFFFFFFFF], np.uint32))
+
+
 class Draws:
     """Random numbers for n samples of one epoch, a row a sample; equal however the samples are batched."""
 

@@ -16,7 +16,8 @@ from paceline.config.schema import RunConfig
 from paceline.data.batch import Batch
 from paceline.data.bundle import Data, bundle, load_data
 from paceline.data.generators import seed_generators
-from paceline.data.loader import Loader
+from paceline.data.loader import Loader, StepBatches
+from paceline.data.mixing import Mixing, make_mixing
 from paceline.data.prefetch import Item, to_device
 from paceline.data.sources import may_download
 from paceline.data.sources.functions import as_source
@@ -24,6 +25,7 @@ from paceline.errors import UserError
 from paceline.loop.evaluate import Watched, watched_metric
 from paceline.loop.room import Room
 from paceline.loop.step import Training
+from paceline.models.losses.mixed import over_mixed_targets
 from paceline.models.registry import make_spec
 from paceline.models.spec import ModelSpec
 from paceline.optim.averaging import Average
@@ -64,6 +66,23 @@ class Prepared:
     training: Training
     loader: Loader
     watched: Watched
+    mixing: Mixing | None
+
+    def training_steps(self, epoch: int, position: int) -> Iterator[StepBatches]:
+        """The steps of an epoch from a position on: this rank's part on its device, normalized and mixed."""
+        steps = self.on_device(self.loader.epoch(epoch, position))
+        return steps if self.mixing is None else self._mixed(steps, self.mixing)
+
+    def _mixed(self, steps: Iterator[StepBatches], mixing: Mixing) -> Iterator[StepBatches]:
+        for step in steps:
+            with self.training.clock.phase("copy"):
+                mixed = mixing.step(
+                    step,
+                    first=self.place.data_rank * self.split.accumulation,
+                    rows=self.split.rows,
+                    group=self.split.rows // self.place.devices_per_process,
+                )
+            yield mixed
 
     def on_device(self, items: Iterator[Item]) -> Iterator[Item]:
         """The loader's items on this rank's device, normalized; what that costs is the phase `copy`."""
@@ -170,6 +189,10 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         loss=objects.loss,
         metrics=objects.metrics,
     )
+    mixing = make_mixing(config.data, config.seed)
+    if mixing is not None:
+        _check_groups(split.rows // place.devices_per_process)
+        spec = dataclasses.replace(spec, loss=over_mixed_targets(spec.loss))
     watched = watched_metric(config.train, spec)
     clock = PhaseClock(world.device)
     carried = strategy.carry(spec, config, world, clock)
@@ -199,7 +222,15 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         room=Room(config.memory, split, place),
         update=Update(optimizer),
     )
-    return Prepared(config, place, split, data, spec, training, loader, watched)
+    return Prepared(config, place, split, data, spec, training, loader, watched, mixing)
+
+
+def _check_groups(size: int) -> None:
+    if size == 1:
+        raise UserError(
+            "data.mixup or data.cutmix pairs samples within a micro-batch, which is one sample here",
+            "set parallel.micro_batch to 2 or more, or train.global_batch higher",
+        )
 
 
 def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:

@@ -109,7 +109,7 @@ def train(this: Run) -> str:
 def train_epoch(this: Run) -> str:
     """The rest of the epoch that the cursor is in; returns why to stop, if so."""
     prepared, progress, clock = this.prepared, this.progress, this.prepared.training.clock
-    steps = prepared.on_device(prepared.loader.epoch(progress.epoch, progress.position))
+    steps = prepared.training_steps(progress.epoch, progress.position)
     while not _steps_done(this):
         clock.start_step()
         with clock.phase("data"):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline.data.augment.base import Step, option
+from paceline.data.draws import frozen_generator
 from paceline.errors import UserError
 
 Operation = Callable[[Tensor, float, Any], Tensor]  # of an image, a magnitude, an interpolation
@@ -156,9 +157,7 @@ class AugMix(_Policy):
     num_draws: ClassVar[int] = 1
 
     def one(self, image: Tensor, numbers: list[float]) -> Tensor:
-        # Legacy on purpose: its streams are promised never to change.
-        seed = int(numbers[0] * 2**53)
-        draws = np.random.RandomState(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32))
+        draws = frozen_generator(int(numbers[0] * 2**53))
         own, other = draws.dirichlet([self.alpha] * 2)
         shares = draws.dirichlet([self.alpha] * self.mixture_width) * other
         mix = image * np.float32(own)
