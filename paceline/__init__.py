@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.api import train
+    from paceline.api import inspect_data, train
     from paceline.config.load import load_config
     from paceline.config.schema import (
         CheckpointConfig,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "paceline.api": ["train"],
+    "paceline.api": ["train", "inspect_data"],
     "paceline.config.load": ["load_config"],
     "paceline.config.schema": [
         "RunConfig",
@@ -77,6 +77,7 @@ __all__ = [
     "Sums",
     "TrainConfig",
     "UserError",
+    "inspect_data",
     "load_config",
     "track",
     "train",

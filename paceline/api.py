@@ -20,6 +20,7 @@ from paceline.config.load import Resolved, load_config
 from paceline.config.schema import RunConfig
 from paceline.config.write import difference, write_config
 from paceline.data.augment import check_augment
+from paceline.data.inspect import inspect_data as inspect
 from paceline.errors import ExitCode, PacelineError, UserError
 from paceline.launch.fit import Stopped, find_micro_batch
 from paceline.launch.local import launch
@@ -108,6 +109,29 @@ def train(
     if isinstance(model, nn.Module) and result.weights is not None:
         load_exactly(model, load_weights(result.weights))
     return result
+
+
+def inspect_data(
+    config: Config = None,
+    *,
+    out: Path | str | None = None,
+    limit: int = 0,
+    data: Any = None,
+    eval_data: Any = None,
+    augment: Any = None,
+) -> dict[str, Any]:
+    """What is in the data of a configuration, as `paceline data` says it.
+
+    out: a folder; then every sample is read (limit: so many of each part), and data.json and data.png written there.
+    """
+    return inspect(
+        _resolved(config).config,
+        out=None if out is None else Path(out),
+        limit=limit,
+        data=data,
+        eval_data=eval_data,
+        augment=augment,
+    )
 
 
 def _resolved(config: Config) -> Resolved:

@@ -28,6 +28,7 @@ COMMANDS = {
     "train": Command("paceline.cli.train", "train a model, or resume a run exactly"),
     "track": Command("paceline.cli.track", "send the records of a run to a tracker"),
     "recipes": Command("paceline.cli.recipes", "list the experiments that ship with Paceline"),
+    "data": Command("paceline.cli.data", "what is in a data set, and what the model sees of it"),
     "config": Command("paceline.cli.config", "print the settings and where each came from"),
 }
 
