@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,11 +75,12 @@ def inspect_data(
 
 
 def _open(config: RunConfig, data: Any, eval_data: Any, augment: Any) -> Data:
+    settings = dataclasses.replace(config.data, on_bad_sample="skip")  # they are to be listed
     if data is None:
-        return load_data(config.data, config.seed, augment=augment)
+        return load_data(settings, config.seed, augment=augment)
     evaluation = None if eval_data is None else as_source(eval_data, "eval_data=")
     train = as_source(data, "data=")
-    return bundle(config.data, config.seed, train, evaluation, augment=augment)
+    return bundle(settings, config.seed, train, evaluation, augment=augment)
 
 
 def _make_folder(out: Path) -> None:

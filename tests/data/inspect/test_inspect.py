@@ -29,8 +29,8 @@ def look(out: Path | None, **values: Any) -> dict[str, Any]:
 def test_planted_faults_are_found_by_name(make_folder: MakeFolder, tmp_path: Path) -> None:
     root = make_folder("set/train", each=6)
     make_folder("set/val", classes=("dog", "cat"), each=2)
-    truncate(root / "cat" / "3.jpg")
-    shutil.copy(root / "cat" / "0.jpg", root / "dog" / "wrong.jpg")
+    truncate(root / "cat" / "0.jpg")
+    shutil.copy(root / "cat" / "3.jpg", root / "dog" / "wrong.jpg")
     shutil.copy(root / "dog" / "1.jpg", root / "dog" / "again.jpg")
     shutil.copy(root / "dog" / "2.jpg", root.parent / "val" / "dog" / "leak.jpg")
     page = look(
@@ -38,21 +38,20 @@ def test_planted_faults_are_found_by_name(make_folder: MakeFolder, tmp_path: Pat
         data__source=f"imagefolder:{root.parent}",
         data__image_size=16,
         data__mixup=0.3,
-        data__on_bad_sample="skip",
     )
     train = page["train"]
     assert (train["samples"], train["read"]) == (14, 14)
     assert train["classes"] == {"cat": 6, "dog": 8}
     assert (train["num_unreadable"], train["num_duplicates"]) == (1, 2)
-    assert "cat/3.jpg" in train["unreadable"][0]
+    assert "cat/0.jpg" in train["unreadable"][0]
     assert train["num_duplicates_of_other_class"] == 1
     conflict = [Path(name).name for name in train["duplicates_of_other_class"][0]]
-    assert conflict == ["0.jpg", "wrong.jpg"]
+    assert conflict == ["3.jpg", "wrong.jpg"]
     leaks = {tuple(Path(name).name for name in pair) for pair in page["in_both"]["pairs"]}
     assert ("2.jpg", "leak.jpg") in leaks
     assert train["sizes"]["smallest"] == [40, 30]
     text = as_table(page)
-    for said in ("cat/3.jpg", "wrong.jpg", "in the training set, too", "smallest 40 x 30"):
+    for said in ("cat/0.jpg", "wrong.jpg", "in the training set, too", "smallest 40 x 30"):
         assert said in text
     assert json.loads((tmp_path / "look" / "data.json").read_text()) == json.loads(json.dumps(page))
     with Image.open(tmp_path / "look" / "data.png") as picture:
