@@ -84,6 +84,23 @@ def test_text_becomes_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "cannot read" in capsys.readouterr().err
 
 
+def test_a_tokenizer_of_hugging_face(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"[UNK]": 0, "to": 1, "be": 2, "or": 3, "not": 4}
+    built = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    built.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=built, unk_token="[UNK]")
+    made.save_pretrained(tmp_path / "words")
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 3)
+    out = tmp_path / "train.bin"
+    arguments = ["--tokenizer", str(tmp_path / "words"), "--out", str(out)]
+    assert main([str(tmp_path / "a.txt"), *arguments]) == 0
+    assert np.fromfile(out, "<u2").tolist() == [1, 2, 3, 4, 1, 2] * 3
+    assert json.loads(out.with_suffix(".json").read_text())["vocabulary"] == 5
+
+
 def test_a_large_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
     write_tokens(tmp_path / "t.bin", [[70_000] * 30], vocabulary=70_001)
     assert (tmp_path / "t.bin").stat().st_size == 120
