@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from paceline.data.batch import Batch
     from paceline.errors import DivergedError, PacelineError, RankFailedError, UserError
+    from paceline.judging.run import evaluate, predict
     from paceline.models.measure import Metric
     from paceline.models.spec import ModelSpec, Sums
     from paceline.sinks.send import track
@@ -50,6 +51,7 @@ _HOMES = {
         "SinksConfig",
     ],
     "paceline.data.batch": ["Batch"],
+    "paceline.judging.run": ["evaluate", "predict"],
     "paceline.models.measure": ["Metric"],
     "paceline.models.spec": ["ModelSpec", "Sums"],
     "paceline.sinks.send": ["track"],
@@ -77,8 +79,10 @@ __all__ = [
     "Sums",
     "TrainConfig",
     "UserError",
+    "evaluate",
     "inspect_data",
     "load_config",
+    "predict",
     "track",
     "train",
 ]

@@ -101,7 +101,7 @@ def train(
     with _locked(folder):
         if settled.parallel.micro_batch == "auto":
             settled = _with_micro_batch(folder, settled, objects, show)
-        if _has_objects(objects) and num_processes(settled) == 1:
+        if objects.given and num_processes(settled) == 1:
             _run_here(folder, settled, objects, show)
         else:
             _run_ranks(folder, settled, objects, show)
@@ -207,7 +207,7 @@ def _worker(config: RunConfig, objects: Objects) -> Iterator[tuple[list[str], di
     command = [sys.executable, "-m", "paceline.worker"]
     env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.deterministic else {}
     with contextlib.ExitStack() as stack:
-        if _has_objects(objects):
+        if objects.given:
             command += ["--objects", str(stack.enter_context(carried(objects)))]
             # Ranks import what the objects are made of from where it was imported here.
             env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -239,8 +239,12 @@ class Interrupted(PacelineError):
 
     exit_code = ExitCode.INTERRUPTED
 
-    def __init__(self) -> None:
-        super().__init__("ended at once, without saving", "one Ctrl-C alone saves first")
+    def __init__(
+        self,
+        what: str = "ended at once, without saving",
+        hint: str = "one Ctrl-C alone saves first",
+    ) -> None:
+        super().__init__(what, hint)
 
 
 def _run_here(folder: RunFolder, config: RunConfig, objects: Objects, show: bool) -> None:
@@ -273,11 +277,7 @@ def _as_rank(resolved: Resolved, run: Path | None, resume: str | None, objects: 
     from paceline.worker import main
 
     path = share_word("run folder", lambda: str(_open(resolved, run, resume)[0].path))
-    main([path], objects=objects if _has_objects(objects) else None)
-
-
-def _has_objects(objects: Objects) -> bool:
-    return any(value is not None and value != {} for value in vars(objects).values())
+    main([path], objects=objects if objects.given else None)
 
 
 @contextlib.contextmanager

@@ -69,6 +69,21 @@ def probe(rank: Rank) -> None:
     probe(rank.folder, config, rank.probe, objects=objects)
 
 
+def judge(rank: Rank) -> None:
+    """This rank's part of an evaluation or of predictions; `objects` is its job."""
+    _, job = _set_up(rank)
+
+    from paceline.loop.judge import judge
+    from paceline.loop.stopping import StopRequest
+
+    stop = StopRequest()
+    rank.lifeline.tell(stop.request)
+    judge(job, stop)
+
+
+WORK: dict[str, Callable[[Rank], None]] = {"train": train, "judge": judge}
+
+
 def _set_up(rank: Rank) -> tuple[RunConfig, Any]:
     """The run's settings and objects, after this process has taken its share of the cores and imported torch."""
     from paceline.config.load import load_config
@@ -96,7 +111,7 @@ def main(
     argv: Sequence[str] | None = None,
     *,
     objects: Any = None,
-    work: Callable[[Rank], None] = train,
+    work: Callable[[Rank], None] | None = None,
 ) -> NoReturn:
     """Never returns: a rank leaves by os._exit, which nothing can hold up.
 
@@ -124,7 +139,7 @@ def main(
         terminal.say(f"training in {rank.folder.path}; the ranks print to {log.parent}")
     try:
         with _tracked(rank, terminal):
-            (probe if rank.probe else work)(rank)
+            (probe if rank.probe else work or WORK[arguments.work])(rank)
     except BaseException as error:  # noqa: BLE001 (the top of the process)
         fail(rank, describe(error, rank.me.rank), terminal)
     peers.leave()
@@ -238,6 +253,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=(),
         help="try these micro-batches, from small to large, instead of training",
     )
+    parser.add_argument("--work", choices=list(WORK), default="train", help="what the rank does")
     return parser.parse_args(argv)
 
 

@@ -26,6 +26,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("paceline.cli.train", "train a model, or resume a run exactly"),
+    "evaluate": Command("paceline.cli.evaluate", "measure a run's weights, on any data"),
+    "predict": Command("paceline.cli.predict", "classes or values of images, as a CSV table"),
     "track": Command("paceline.cli.track", "send the records of a run to a tracker"),
     "recipes": Command("paceline.cli.recipes", "list the experiments that ship with Paceline"),
     "data": Command("paceline.cli.data", "what is in a data set, and what the model sees of it"),

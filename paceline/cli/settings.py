@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.parser import Parser
@@ -27,7 +28,14 @@ def add_settings(parser: Parser) -> None:
     group.add_argument(
         "config", metavar="CONFIG", nargs="?", help="a TOML file with settings, or recipe:NAME"
     )
-    for name, flag in FLAGS.items():
+    add_changes(parser, list(FLAGS), group)
+
+
+def add_changes(parser: Parser, names: Sequence[str], group: Any = None) -> None:
+    """These flags of settings, and --set. group: of the parser, where they belong together."""
+    group = parser if group is None else group
+    for name in names:
+        flag = FLAGS[name]
         text = f"{flag.key}: {flag.help}"
         group.add_argument(name, metavar=flag.metavar, action=_Keep, help=text, dest="changes")
     group.add_argument(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from paceline.config.schema import DataConfig
+from paceline.config.schema import DataConfig, RunConfig
 from paceline.data.assemble import Assembler
 from paceline.data.augment import Augment, NoAugment, build_augment
 from paceline.data.augment.base import Context
@@ -33,8 +33,8 @@ class Data:
     sampling: which training samples an epoch has.
     evaluation: None where there is none. prepare: on the device, before the model; see `Preparation`.
     channels, image_size: of the input, 0 where it is no image, image_size also where it is no square.
-    num_classes: 0 where samples have no classes. target: one training sample's, (1, …); None where there is none.
-    stored_as_bytes: inputs are uint8 before `prepare`.
+    num_classes: 0 where samples have no classes. target: one training sample's, (1, …), and
+    input_dtype: of its input, before it is prepared; None where there is none. stored_as_bytes: inputs are uint8 before `prepare`.
     fingerprint: changes when a resumed run would see other data. notes: what the user should be told.
     """
 
@@ -49,6 +49,7 @@ class Data:
     class_names: Sequence[str]
     target: Tensor | None
     stored_as_bytes: bool
+    input_dtype: torch.dtype | None
     fingerprint: str
     notes: list[str] = field(default_factory=list)
 
@@ -133,6 +134,7 @@ def bundle(
         class_names=train.class_names,
         target=_leaf(sample, "target"),
         stored_as_bytes=_is_bytes(sample),
+        input_dtype=None if (found := _leaf(sample, "input")) is None else found.dtype,
         fingerprint=digest.hexdigest(),
         notes=list(notes),
     )
@@ -217,6 +219,11 @@ def _check_shape(shape: tuple[int, ...], train: Source, config: DataConfig) -> N
             f"{train.name} is normalized over {max(num_values)} channels, and has {shape[0]}",
             "give as many means and standard deviations as channels, or one",
         )
+
+
+def sample_of(source: Source, config: RunConfig, name: str) -> Tensor | None:
+    """One sample's tensor of that name, (1, …), as the source gives it; None where there is none."""
+    return _leaf(_sample(source, config.data, config.seed, NoAugment()), name)
 
 
 def _sample(source: Source, config: DataConfig, seed: int, augment: Augment) -> Any:

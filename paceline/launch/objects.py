@@ -31,7 +31,7 @@ def carried(objects: Any) -> Iterator[Path]:
         content = cloudpickle.dumps(objects)
     except Exception as error:  # what a user's __reduce__ or __getstate__ may raise is open
         raise UserError(
-            f"an object given to paceline.train() cannot be sent to the ranks: {error}", _HINT
+            f"an object given from Python cannot be sent to the ranks: {error}", _HINT
         ) from error
     handle, name = tempfile.mkstemp(prefix="paceline-objects-")  # mode 0600
     path = Path(name)
@@ -61,7 +61,7 @@ def read(path: Path) -> Any:
             return cloudpickle.load(file)
         except Exception as error:
             raise UserError(
-                "an object given to paceline.train() cannot be rebuilt in a rank:"
+                "an object given from Python cannot be rebuilt in a rank:"
                 f" {type(error).__name__}: {error}",
                 _HINT,
             ) from error

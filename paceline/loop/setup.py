@@ -22,10 +22,12 @@ from paceline.data.prefetch import Item, to_device
 from paceline.data.sources import may_download
 from paceline.data.sources.functions import as_source
 from paceline.errors import UserError
+from paceline.loop.card import Card, make_card
 from paceline.loop.evaluate import Watched, watched_metric
 from paceline.loop.room import Room
 from paceline.loop.step import Training
 from paceline.models.losses.mixed import over_mixed_targets
+from paceline.models.objective import num_outputs, task_of
 from paceline.models.registry import make_spec
 from paceline.models.spec import ModelSpec
 from paceline.optim.averaging import Average
@@ -55,9 +57,18 @@ class Objects:
     loss: Any = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of those that there are."""
+        return tuple(
+            name for name, value in vars(self).items() if value is not None and value != {}
+        )
+
 
 @dataclass(frozen=True)
 class Prepared:
+    """card: what the weights need to be used."""
+
     config: RunConfig
     place: Place
     split: Split
@@ -67,6 +78,7 @@ class Prepared:
     loader: Loader
     watched: Watched
     mixing: Mixing | None
+    card: Card
 
     def training_steps(self, epoch: int, position: int) -> Iterator[StepBatches]:
         """The steps of an epoch from a position on: this rank's part on its device, normalized and mixed."""
@@ -150,7 +162,7 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
             "start with `paceline train`, or give a number",
         )
     seed_generators(config.seed, world.rank)  # for a user's code that draws in this process
-    _set_determinism(config)
+    set_determinism(config)
     set_matmul(config.precision)
     strategy = get_strategy(config.parallel.strategy)
     place = strategy.place(config.parallel, config.parallel.ranks, world.rank)
@@ -222,7 +234,10 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         room=Room(config.memory, split, place),
         update=Update(optimizer),
     )
-    return Prepared(config, place, split, data, spec, training, loader, watched, mixing)
+    task = task_of(config.train.loss, data.target, data.num_classes)
+    outputs = num_outputs(task, data.target, data.num_classes)
+    card = make_card(data, task, outputs, objects.given)
+    return Prepared(config, place, split, data, spec, training, loader, watched, mixing, card)
 
 
 def _check_groups(size: int) -> None:
@@ -255,7 +270,7 @@ def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:
     )
 
 
-def _set_determinism(config: RunConfig) -> None:
+def set_determinism(config: RunConfig) -> None:
     """cuBLAS also needs CUBLAS_WORKSPACE_CONFIG, which the launcher sets before CUDA starts."""
     torch.use_deterministic_algorithms(config.deterministic)
     torch.backends.cudnn.deterministic = config.deterministic

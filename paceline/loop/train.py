@@ -86,6 +86,8 @@ def start(folder: RunFolder, prepared: Prepared, records: RecordWriter, stop: St
     saver.newest = resumed_from
     journal = Journal(prepared, records)
     journal.start(progress, resumed_from, [*where_from(folder), *notes])
+    if world.rank == 0:
+        prepared.card.write(folder.card)
     decisions = Decisions(world, config, stop)
     return Run(folder, prepared, progress, saver, journal, decisions, records)
 

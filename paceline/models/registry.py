@@ -66,6 +66,7 @@ def make_spec(
         inputs=inputs,
         loss=aim.loss,
         measures=aim.measures,
+        task=aim.task if loss is None else "",
         blocks=find_blocks,
     )
 

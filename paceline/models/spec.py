@@ -53,6 +53,7 @@ class ModelSpec:
     build: makes the module, initialized from torch's global generator (which the caller has seeded).
     initialize: sets the weights of a module built without them; None: `build` already does.
     metrics: names of the sums that `loss` returns besides the loss. measures: what evaluations measure besides.
+    task: what outputs and targets are, for reports: classification, multi-label, regression; "" where nobody knows.
     inputs: a batch's positional arguments for the module.
     loss: of the module's output and the batch; differentiable in `Sums.loss`.
     blocks: names of the submodules that sharding, recomputation and compilation take as units.
@@ -64,6 +65,7 @@ class ModelSpec:
     loss: Callable[[Output, Batch], Sums]
     blocks: Callable[[nn.Module], Sequence[str]] = lambda module: []
     initialize: Callable[[nn.Module], None] | None = None
+    task: str = ""
     measures: Sequence[Metric] = ()
 
     @property

@@ -55,6 +55,16 @@ class RunFolder:
         """How far a tracker has got, and as which run it knows this one."""
         return self.path / "sinks" / f"{sink}.json"
 
+    @property
+    def card(self) -> Path:
+        """What one must know besides the weights to use them: classes, input, normalization."""
+        return self.path / "model.json"
+
+    @property
+    def evaluations(self) -> Path:
+        """A folder for each evaluation after the run."""
+        return self.path / "evaluations"
+
     def records(self, rank: int) -> Path:
         return self.path / "records" / f"rank-{rank}.jsonl"
 

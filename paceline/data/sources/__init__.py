@@ -22,6 +22,7 @@ __all__ = [
     "VectorSource",
     "from_dataset",
     "may_download",
+    "open_evaluation",
     "open_sources",
 ]
 
@@ -98,11 +99,12 @@ def open_sources(config: DataConfig, seed: int) -> Opened:
         opened = Opened(train=train, evaluation=evaluation)
     if not config.eval_source:
         return opened
-    evaluation = _open_evaluation(config, seed, opened.train)
+    evaluation = open_evaluation(config, seed, opened.train)
     return Opened(train=opened.train, evaluation=evaluation, notes=opened.notes)
 
 
-def _open_evaluation(config: DataConfig, seed: int, train: Source) -> Source:
+def open_evaluation(config: DataConfig, seed: int, train: Source) -> Source:
+    """What `data.eval_source` names, with the classes of the training set."""
     name, argument = _parse(config.eval_source, "data.eval_source")
     if name in SOURCES:
         evaluation = SOURCES[name].open_evaluation(argument, config, train)

@@ -54,6 +54,7 @@ class Source(ABC):
     draws_globally: `load` draws from the global generators of torch, numpy or random, which are then
         seeded for each sample and put back afterwards.
     modules: what a loader process imports; done once for all of them.
+    whole_images: samples are image files of any size, of which evaluations see the central square.
     """
 
     name: str = "the data source"
@@ -69,6 +70,7 @@ class Source(ABC):
     in_memory: bool = False
     draws_globally: bool = True
     modules: tuple[str, ...] = ()
+    whole_images: bool = False
 
     @abstractmethod
     def __len__(self) -> int: ...

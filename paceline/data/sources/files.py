@@ -70,6 +70,7 @@ class ImageFiles(Source):
     normalization = IMAGENET
     augment = "resized-crop-flip"
     draws_globally = False
+    whole_images = True
     modules = ("torchvision.io",)
 
     def __init__(

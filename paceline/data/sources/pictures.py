@@ -26,6 +26,7 @@ class Pictures(Source):
     normalization = IMAGENET
     augment = "resized-crop-flip"
     draws_globally = False
+    whole_images = True
 
     def __init__(
         self,

@@ -1,0 +1,1 @@
+"""Runs judged after the training: `paceline.evaluate`, `paceline.predict`, and what they return."""
