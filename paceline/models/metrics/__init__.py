@@ -28,6 +28,8 @@ _TOP = re.compile(r"top([1-9][0-9]{0,3})")
 _MANY_CLASSES = 20  # from here on, top-5 says something
 _MOST_CONFUSED = 2048  # classes of which a whole confusion matrix is kept: 32 MiB
 
+_REPORTS = {"classification": classification.REPORTS, "multi-label": multilabel.REPORTS}
+
 Makers = dict[str, tuple[str, Callable[[], Metric]]]
 
 
@@ -59,10 +61,12 @@ def make_metrics(names: Sequence[str], task: str, origin: Tensor | None = None) 
 def _make(name: str, makers: Makers, task: str) -> Metric:
     if name in makers:
         return makers[name][1]()
+    if name in _REPORTS.get(task, {}):
+        return _REPORTS[task][name]()
     top = _TOP.fullmatch(name)
     if top and task == "classification":
         return classification.top(int(top[1]))
-    fits = [other for other in TASKS if name in known(other)]
+    fits = [other for other in TASKS if name in known(other) or name in _REPORTS.get(other, {})]
     if top or fits:
         raise UserError(
             f"train.metrics: {name!r} is a metric of {' and '.join(fits) or 'classification'}, "
@@ -70,6 +74,7 @@ def _make(name: str, makers: Makers, task: str) -> Metric:
             f"for {task} there are {', '.join(makers)}",
         )
     every = [*dict.fromkeys(n for other in TASKS for n in known(other)), "top5"]
+    every += classification.REPORTS
     raise UserError(f"train.metrics: there is no metric {name!r}", nearest(name, every))
 
 
@@ -78,8 +83,7 @@ def report_metrics(task: str, num_outputs: int, origin: Tensor | None = None) ->
     found = [make() for _, make in known(task, origin).values()]
     if task == "classification" and num_outputs > 5:
         found.append(classification.top(5))
-    reports = {"classification": classification.REPORTS, "multi-label": multilabel.REPORTS}
-    for name, make in reports.get(task, {}).items():
+    for name, make in _REPORTS.get(task, {}).items():
         if name != "confusion" or num_outputs <= _MOST_CONFUSED:
             found.append(make())
     return found
