@@ -34,7 +34,8 @@ class Data:
     evaluation: None where there is none. prepare: on the device, before the model; see `Preparation`.
     channels, image_size: of the input, 0 where it is no image, image_size also where it is no square.
     num_classes: 0 where samples have no classes. target: one training sample's, (1, …), and
-    input_dtype: of its input, before it is prepared; None where there is none. stored_as_bytes: inputs are uint8 before `prepare`.
+    input_dtype: of its input, before it is prepared; None where there is none.
+    stored_as_bytes: inputs are uint8 before `prepare`.
     fingerprint: changes when a resumed run would see other data. notes: what the user should be told.
     """
 

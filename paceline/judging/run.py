@@ -256,6 +256,10 @@ def _with_data(subject: Subject, data: str) -> Subject:
 def _job(subject: Subject, objects: Objects, out: Path, source: LooseImages | Any = None) -> Job:
     """config: with the data's normalization of a bad sample: a prediction lists it, an evaluation does as the run."""
     config = subject.config
+    if config.parallel.micro_batch == "auto":  # a share that is too large is evaluated in parts
+        config = dataclasses.replace(
+            config, parallel=dataclasses.replace(config.parallel, micro_batch=0)
+        )
     num_ranks = num_processes(config)
     config = resolve(config, num_ranks)
     config = dataclasses.replace(

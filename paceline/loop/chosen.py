@@ -6,19 +6,14 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
 from paceline.checkpoint import (
     best_candidate,
     candidates,
-    load_weights,
     newest_whole,
     open_checkpoint,
 )
 from paceline.errors import UserError, nearest
 from paceline.records.folder import RunFolder
-
-_MODEL, _AVERAGE = "model/", "average/"
 
 
 @dataclass(frozen=True)
@@ -72,14 +67,3 @@ def _found(folder: RunFolder, path: Path | None, notes: list[str]) -> Chosen:
         )
     open_checkpoint(path)  # read and compared once; ranks need not
     return Chosen(path.name, path, notes)
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The model's tensors by its own names; of a checkpoint with averaged weights those, as evaluations take them."""
-    if not path.is_dir():
-        return load_weights(path)
-    checkpoint = open_checkpoint(path, verify=False)
-    names = checkpoint.names()
-    averaged = {n.removeprefix(_AVERAGE) for n in names if n.startswith(_AVERAGE)}
-    own = [n.removeprefix(_MODEL) for n in names if n.startswith(_MODEL)]
-    return {n: checkpoint.read((_AVERAGE if n in averaged else _MODEL) + n) for n in own}

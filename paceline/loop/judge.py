@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.schema import RunConfig
+from paceline.checkpoint import load_weights, open_checkpoint
+from paceline.config.schema import FinetuneConfig, OptimConfig, RunConfig
 from paceline.data.batch import Batch
 from paceline.data.bundle import Preparation, load_data, sample_of
 from paceline.data.loader import Loader
@@ -28,9 +29,9 @@ from paceline.data.sources.functions import as_source
 from paceline.data.sources.loose import LooseImages
 from paceline.errors import UserError
 from paceline.loop.card import Card, Known, make_card
-from paceline.loop.chosen import read_weights
 from paceline.loop.evaluate import Evaluation, evaluate
-from paceline.loop.setup import Objects, set_determinism
+from paceline.loop.saving import put_tensors
+from paceline.loop.setup import Objects, make_training, set_determinism
 from paceline.loop.step import Training
 from paceline.loop.stopping import Decisions, StopRequest
 from paceline.models.losses.classification import main_output
@@ -38,9 +39,7 @@ from paceline.models.metrics import report_metrics
 from paceline.models.objective import num_outputs, task_of
 from paceline.models.registry import make_spec
 from paceline.models.spec import ModelSpec
-from paceline.optim.build import make_optimizer
-from paceline.optim.schedule import Schedule
-from paceline.parallel.place import Place, split_batch
+from paceline.parallel.place import split_batch
 from paceline.parallel.precision import parameter_dtype, set_matmul
 from paceline.parallel.registry import get_strategy
 from paceline.parallel.world import World, join, leave
@@ -165,13 +164,20 @@ def _with_reports(spec: ModelSpec, samples: Samples) -> ModelSpec:
 
 def _prepare(job: Job, world: World, spec: ModelSpec, source: Source) -> tuple[Training, Loader]:
     """The model as the run's strategy carries it, with the weights; and the batches that the run evaluates."""
-    config = job.config
+    config, of_checkpoint = job.config, job.weights.is_dir()
+    if not of_checkpoint:  # then the weights are the averaged ones already
+        config = dataclasses.replace(config, optim=OptimConfig(), finetune=FinetuneConfig())
     strategy = get_strategy(config.parallel.strategy)
-    place: Place = strategy.place(config.parallel, config.parallel.ranks, world.rank)
+    place = strategy.place(config.parallel, config.parallel.ranks, world.rank)
+    split = split_batch(config.train.global_batch, config.parallel.micro_batch, place)
     clock = PhaseClock(world.device)
     carried = strategy.carry(spec, config, world, clock)
-    values = read_weights(job.weights)
-    carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
+    training = make_training(config, world, place, split, spec, carried, clock, steps_per_epoch=1)
+    if of_checkpoint:
+        put_tensors(open_checkpoint(job.weights, verify=False), training)
+    else:
+        values = load_weights(job.weights)
+        carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
     loader = Loader(
         source,
         evaluation=source,
@@ -179,23 +185,13 @@ def _prepare(job: Job, world: World, spec: ModelSpec, source: Source) -> tuple[T
         data_rank=place.data_rank,
         num_data_ranks=place.num_data_ranks,
         global_batch=config.train.global_batch,
-        micro_batch=split_batch(config.train.global_batch, config.parallel.micro_batch, place).rows,
+        micro_batch=split.rows,
         workers=config.data.workers,
         prefetch=config.data.prefetch,
         on_bad_sample=config.data.on_bad_sample,
         pin_memory=world.device.type == "cuda",
         cores=torch.get_num_threads(),
         num_local_ranks=world.local_num_ranks,
-    )
-    training = Training(
-        config=config,
-        world=world,
-        clock=clock,
-        carried=carried,
-        optimizer=carried.build_optimizer(functools.partial(make_optimizer, config.optim)),
-        schedule=Schedule(config.optim, config.train.global_batch, 1, 1),
-        loss_scale=None,
-        average=None,
     )
     return training, loader
 
@@ -226,6 +222,7 @@ def _predict(job: Job, world: World, stop: StopRequest) -> None:
     kind = torch.float64 if card.task == "regression" else torch.float32
     width, stopped = 0, ""
     with (
+        training.evaluation_weights(),
         open(job.out / f"values-{world.rank}.bin", "wb") as values,
         open(job.out / f"errors-{world.rank}.jsonl", "w", encoding="utf-8") as errors,
     ):

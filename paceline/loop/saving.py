@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from paceline.checkpoint import Checkpoint, Store, newest_whole, open_checkpoint
 from paceline.config.schema import CheckpointConfig
@@ -125,19 +126,23 @@ def restore(
     """Puts a checkpoint into `training` and `progress`; returns what the user should know about it."""
     state = checkpoint.state
     experiment.check(state.get("experiment", {}))
-    rank = training.world.rank
-    names = [
-        n for n in checkpoint.names() if not n.startswith("rank-") or n.startswith(f"rank-{rank}/")
-    ]
+    values = put_tensors(checkpoint, training)
+    load_generators(values, training.world.rank, training.world.device)
+    vars(progress).update(vars(Progress.from_json(state.get("progress", {}))))
+    return _changes(state, training)
+
+
+def put_tensors(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
+    """Puts the tensors of a checkpoint into `training`; returns those that concern this rank."""
+    own = f"rank-{training.world.rank}/"
+    names = [n for n in checkpoint.names() if not n.startswith("rank-") or n.startswith(own)]
     values = {name: checkpoint.read(name) for name in names}
     training.carried.load_tensors(values, training.optimizer)
     if training.average is not None:
         training.average.load_tensors(values)
     if training.loss_scale is not None:
         training.loss_scale.load_tensors(values)
-    load_generators(values, rank, training.world.device)
-    vars(progress).update(vars(Progress.from_json(state.get("progress", {}))))
-    return _changes(state, training)
+    return values
 
 
 def _changes(state: dict[str, Any], training: Training) -> list[str]:

@@ -34,6 +34,7 @@ from paceline.optim.averaging import Average
 from paceline.optim.build import make_optimizer
 from paceline.optim.schedule import Schedule
 from paceline.optim.update import Update
+from paceline.parallel.contract import Carried
 from paceline.parallel.place import Place, Split, split_batch
 from paceline.parallel.precision import (
     choose_precision,
@@ -208,25 +209,43 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     watched = watched_metric(config.train, spec)
     clock = PhaseClock(world.device)
     carried = strategy.carry(spec, config, world, clock)
+    if config.model.weights:
+        values = load_weights(Path(config.model.weights))
+        carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
+    training = make_training(
+        config, world, place, split, spec, carried, clock, loader.steps_per_epoch
+    )
+    task = task_of(config.train.loss, data.target, data.num_classes)
+    outputs = num_outputs(task, data.target, data.num_classes)
+    card = make_card(data, task, outputs, objects.given)
+    return Prepared(config, place, split, data, spec, training, loader, watched, mixing, card)
+
+
+def make_training(
+    config: RunConfig,
+    world: World,
+    place: Place,
+    split: Split,
+    spec: ModelSpec,
+    carried: Carried,
+    clock: PhaseClock,
+    steps_per_epoch: int,
+) -> Training:
+    """The optimizer of a carried model, and what else a step works with."""
     blocks = [name for part in carried.parts for name in spec.blocks(part)]
     optimizer = carried.build_optimizer(
         functools.partial(make_optimizer, config.optim, finetune=config.finetune, blocks=blocks)
     )
-    if config.model.weights:
-        values = load_weights(Path(config.model.weights))
-        carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
-    total_steps = config.train.epochs * loader.steps_per_epoch
+    total_steps = config.train.epochs * steps_per_epoch
     if config.train.max_steps:
         total_steps = min(total_steps, config.train.max_steps)
-    training = Training(
+    return Training(
         config=config,
         world=world,
         clock=clock,
         carried=carried,
         optimizer=optimizer,
-        schedule=Schedule(
-            config.optim, config.train.global_batch, loader.steps_per_epoch, total_steps
-        ),
+        schedule=Schedule(config.optim, config.train.global_batch, steps_per_epoch, total_steps),
         loss_scale=make_loss_scale(config.precision, world.device),
         average=Average(carried.named_parameters(), config.optim.ema_decay)
         if config.optim.ema_decay
@@ -234,10 +253,6 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         room=Room(config.memory, split, place),
         update=Update(optimizer),
     )
-    task = task_of(config.train.loss, data.target, data.num_classes)
-    outputs = num_outputs(task, data.target, data.num_classes)
-    card = make_card(data, task, outputs, objects.given)
-    return Prepared(config, place, split, data, spec, training, loader, watched, mixing, card)
 
 
 def _check_groups(size: int) -> None:

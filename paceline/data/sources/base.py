@@ -120,7 +120,8 @@ class ArraySource(VectorSource):
         self.name = name
         self.num_classes = num_classes
         target = arrays.get("target")
-        if num_classes and target is not None:
+        one_class = target is not None and target.ndim == 1 and target.dtype.kind in "iu"
+        if num_classes and target is not None and one_class:
             self.labels = target
             check_labels(target, np.arange(len(target)), num_classes, name)
 
