@@ -129,7 +129,6 @@ OTHER_NAMES = {
     "arch": "model.name",
     "architecture": "model.name",
     "backbone": "model.name",
-    "pretrained": "model.weights",
     "output": "runs",
     "outputdir": "runs",
     "logdir": "runs",

@@ -190,7 +190,24 @@ class ModelConfig(Section):
     norm: Literal["group", "batch"] = setting("group", "normalization layers of small_resnet")
     width: int = setting(32, "channels of small_resnet's first stage", at_least=8)
     dropout: float = setting(0.0, "dropout before small_resnet's classifier", at_least=0, below=1)
-    weights: str = setting("", "a safetensors file with initial weights")
+    pretrained: bool | str = setting(
+        False, "true, or the tag of pretrained weights that the model's library can fetch"
+    )
+    weights: str = setting(
+        "", "initial weights: a .safetensors or .pth file, or a run folder of Paceline's"
+    )
+    head: Literal["replace", "strict"] = setting(
+        "replace", "where weights have another head: begin with a new one, or refuse them"
+    )
+    channels_last: Literal["auto"] | bool = setting(
+        "auto", "images with their channels last in memory; auto: for models with 2-D convolutions"
+    )
+    recompute: Literal["none", "blocks"] | tuple[str, ...] = setting(
+        "none", "activations that backward computes again: of every block, or of named modules"
+    )
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = setting(
+        "none", "torch.compile of each block, in place, in this mode"
+    )
     options: Mapping[str, Any] = setting({}, "further keyword arguments for the model's builder")
 
 
@@ -478,5 +495,14 @@ class RunConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.model.pretrained and self.model.weights:
+            raise UserError(
+                "model.pretrained and model.weights both name the first weights", "set one of them"
+            )
+        if self.model.compile != "none" and self.parallel.strategy == "dp":
+            raise UserError(
+                f"model.compile = {self.model.compile!r} does not go with dp, whose replicas are made in each pass",
+                "use --strategy ddp, or model.compile = 'none'",
+            )
         if not self.runs.strip() or not self.runs.isprintable():
             raise refused("runs", self.runs, "is not a plain path", "name a folder, such as runs")

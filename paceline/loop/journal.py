@@ -59,6 +59,7 @@ class Journal:
                 *p.training.carried.notes(),
                 *remarks(config.precision, self._world.device),
                 *p.data.notes,
+                *p.notes,
                 *notes,
             ],
         )
@@ -68,6 +69,9 @@ class Journal:
         """Called after the same step on every rank."""
         times = self._clock.collect()
         reports = self.meter.collect(last_good)
+        news = self._prepared.training.carried.news() if reports else None
+        if news and self._world.rank == 0:
+            self._records.write("note", text=news)
         memory = memory_bytes(self._world.device)
         for report, time in zip(reports, times, strict=True):
             fields: dict[str, Any] = {"step": report.step, "epoch": report.epoch}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from paceline.checkpoint import load_weights
 from paceline.config.schema import RunConfig
@@ -30,6 +31,7 @@ from paceline.models.losses.mixed import over_mixed_targets
 from paceline.models.objective import num_outputs, task_of
 from paceline.models.registry import make_spec
 from paceline.models.spec import ModelSpec
+from paceline.models.weights import fit_weights
 from paceline.optim.averaging import Average
 from paceline.optim.build import make_optimizer
 from paceline.optim.schedule import Schedule
@@ -80,6 +82,7 @@ class Prepared:
     watched: Watched
     mixing: Mixing | None
     card: Card
+    notes: list[str]
 
     def training_steps(self, epoch: int, position: int) -> Iterator[StepBatches]:
         """The steps of an epoch from a position on: this rank's part on its device, normalized and mixed."""
@@ -198,6 +201,7 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         num_classes=data.num_classes,
         target=data.target,
         class_counts=data.class_counts,
+        image_size=data.image_size,
         model=objects.model,
         loss=objects.loss,
         metrics=objects.metrics,
@@ -209,16 +213,16 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     watched = watched_metric(config.train, spec)
     clock = PhaseClock(world.device)
     carried = strategy.carry(spec, config, world, clock)
-    if config.model.weights:
-        values = load_weights(Path(config.model.weights))
-        carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
+    notes = _load_first_weights(config, world, spec, carried)
     training = make_training(
         config, world, place, split, spec, carried, clock, loader.steps_per_epoch
     )
     task = task_of(config.train.loss, data.target, data.num_classes)
     outputs = num_outputs(task, data.target, data.num_classes)
     card = make_card(data, task, outputs, objects.given)
-    return Prepared(config, place, split, data, spec, training, loader, watched, mixing, card)
+    return Prepared(
+        config, place, split, data, spec, training, loader, watched, mixing, card, notes
+    )
 
 
 def make_training(
@@ -261,6 +265,23 @@ def _check_groups(size: int) -> None:
             "data.mixup or data.cutmix pairs samples within a micro-batch, which is one sample here",
             "set parallel.micro_batch to 2 or more, or train.global_batch higher",
         )
+
+
+def _load_first_weights(
+    config: RunConfig, world: World, spec: ModelSpec, carried: Carried
+) -> list[str]:
+    """Loads what `model.weights` or `model.pretrained` names, if any; returns what the user should know of it."""
+    if config.model.weights:
+        values: Mapping[str, Tensor] = load_weights(Path(config.model.weights))
+    elif spec.pretrained is not None:
+        values = world.first_on_machine("pretrained", spec.pretrained)
+    else:
+        return []
+    wanted = {n: v for part in carried.parts for n, v in part.state_dict().items()}
+    head = [name for part in carried.parts for name in spec.head(part)]
+    fitted, notes = fit_weights(values, wanted, head, config.model.head)
+    carried.load_tensors({f"model/{name}": value for name, value in fitted.items()}, None)
+    return notes
 
 
 def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:

@@ -111,6 +111,7 @@ def train(this: Run) -> str:
 def train_epoch(this: Run) -> str:
     """The rest of the epoch that the cursor is in; returns why to stop, if so."""
     prepared, progress, clock = this.prepared, this.progress, this.prepared.training.clock
+    prepared.training.carried.begin_epoch(progress.epoch)
     steps = prepared.training_steps(progress.epoch, progress.position)
     while not _steps_done(this):
         clock.start_step()

@@ -1,4 +1,4 @@
-"""The blocks of a model: its repeated units, which recomputation, compilation and layer-wise rates take one by one."""
+"""The parts of a model: its blocks, which recomputation, compilation and layer-wise rates take one by one; its head."""
 
 from __future__ import annotations
 
@@ -55,3 +55,15 @@ def _repeats(module: nn.Module) -> bool:
             if any(count > 1 for count in kinds.values()):
                 return True
     return False
+
+
+def find_head(module: nn.Module) -> list[str]:
+    """Names of the layers that give the output: the last with a weight matrix, and those of auxiliary heads."""
+    layers = [
+        name
+        for name, part in module.named_modules()
+        if not _has_parts(part) and any(p.ndim > 1 for p in part.parameters(recurse=False))
+    ]
+    last = {name.partition(".")[0]: name for name in layers}  # of each direct part of the model
+    heads = [name for part, name in last.items() if part.lower().startswith("aux")]
+    return [*heads, *(name for name in layers[-1:] if name not in heads)]

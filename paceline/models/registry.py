@@ -1,4 +1,4 @@
-"""Models by name: small_resnet, torchvision's classifiers, and `module:function`. Readable without torch."""
+"""Models by name: small_resnet, torchvision's, timm's and transformers', `module:function`. Readable without torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.importing import import_function
-from paceline.errors import UserError, nearest
+from paceline.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
     from paceline.config.schema import RunConfig
-    from paceline.data.batch import Batch
+    from paceline.models.named import Facts, Named
     from paceline.models.spec import ModelSpec
 
 MODELS = {
     "small_resnet": "a ResNet for small images, with GroupNorm or BatchNorm",
     "gpt": "a small GPT for tokens:PATH; options depth, width, heads",
     "NAME": "any of torchvision's classifiers, for example resnet18 or vit_b_16",
+    "timm:NAME": "any image model of timm",
+    "hf:NAME": "a classifier or causal language model of transformers, by kind, folder or name on the hub",
     "module:function": "a function of yours that returns a torch.nn.Module or a ModelSpec",
 }
 
@@ -32,42 +34,44 @@ def make_spec(
     num_classes: int,
     target: Tensor | None = None,
     class_counts: np.ndarray | None = None,
+    image_size: int = 0,
     model: Any = None,
     loss: Any = None,
     metrics: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
     """The ModelSpec of a run.
 
-    channels, num_classes: of the data; 0 where the data has no such thing.
+    channels, num_classes, image_size: of the data; 0 where the data has no such thing.
     target: of some samples, which tells what is to be learned from them; see `models/objective.py`.
     class_counts: training samples of each class, where they are known.
     model: an object given from Python instead of a name: a module, a function that makes one, or a ModelSpec.
     loss, metrics: functions of (output, target) with one value a sample; without a loss, `train.loss` names it.
     """
     from paceline.models.blocks import find_blocks
+    from paceline.models.named import Facts
     from paceline.models.objective import extended, make_objective, num_outputs, task_of
     from paceline.models.spec import ModelSpec
 
-    outputs = num_outputs(task_of(config.train.loss, target, num_classes), target, num_classes)
-    built = _from_object(model) if model is not None else _from_name(config, channels, outputs)
-    facts: dict[str, Any] = {"target": target, "num_classes": num_classes, "metrics": metrics}
+    task = task_of(config.train.loss, target, num_classes)
+    outputs = num_outputs(task, target, num_classes)
+    facts = Facts(channels, image_size, outputs, task)
+    built = _from_object(model) if model is not None else _from_name(config, facts)
+    told: dict[str, Any] = {"target": target, "num_classes": num_classes, "metrics": metrics}
     if isinstance(built, ModelSpec):
-        return extended(built, config.train, loss=loss, **facts)
-    aim = make_objective(config.train, loss=loss, class_counts=class_counts, **facts)
+        return extended(built, config.train, loss=loss, **told)
+    aim = make_objective(config.train, loss=loss, class_counts=class_counts, **told)
     if model is None:
         _check_inputs(config, aim.task)
-    from_torchvision = (
-        model is None and ":" not in config.model.name and config.model.name != "small_resnet"
-    )
-    inputs = _three_channels if from_torchvision and channels == 1 else _input
     return ModelSpec(
-        build=built,
+        build=_checked(built.build, config.model.name),
         metrics=aim.metrics,
-        inputs=inputs,
+        inputs=built.inputs,
         loss=aim.loss,
         measures=aim.measures,
         task=aim.task if loss is None else "",
         blocks=find_blocks,
+        head=built.head,
+        pretrained=built.pretrained,
     )
 
 
@@ -87,74 +91,82 @@ def _check_inputs(config: RunConfig, task: str) -> None:
     )
 
 
-def _input(batch: Batch) -> tuple[Tensor, ...]:
-    return (batch.data["input"],)
-
-
-def _three_channels(batch: Batch) -> tuple[Tensor, ...]:
-    return (batch.data["input"].expand(-1, 3, -1, -1),)
-
-
-def _from_object(model: Any) -> Any:
+def _from_object(model: Any) -> ModelSpec | Named:
     from torch import nn
 
+    from paceline.models.named import Named
     from paceline.models.spec import ModelSpec
 
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, nn.Module):
-        return lambda: model
+        return Named(build=lambda: model)
     if callable(model):
-        return _checked(model, "the model function")
+        return Named(build=_checked(model, "the model function"))
     raise UserError(
         f"model= is a {type(model).__name__}",
         "give a torch.nn.Module, a function that makes one, or a ModelSpec",
     )
 
 
-def _from_name(config: RunConfig, channels: int, num_classes: int) -> Any:
-    name, options = config.model.name, dict(config.model.options)
-    if ":" in name:
-        return _from_function(name, options, num_classes)
-    if not num_classes:
+def _from_name(config: RunConfig, facts: Facts) -> ModelSpec | Named:
+    name = config.model.name
+    library = name.partition(":")[0]
+    if ":" in name and library not in ("timm", "hf"):
+        _refuse_pretrained(config)
+        return _from_function(name, dict(config.model.options), facts.num_classes)
+    if library == "hf":
+        from paceline.models.from_hf import open_hf
+
+        return open_hf(config.model, facts)
+    if not facts.num_classes:
         raise UserError(
             f"model {name!r} needs the number of classes, and {config.data.source} does not tell it",
             "give the data set an attribute num_classes or classes, or bring a model of your own",
         )
     if name == "gpt":
-        from paceline.models.gpt import GPT
-
-        options = {"dropout": config.model.dropout, **options}
-        return _checked(lambda: GPT(num_classes, config.data.sequence_length, **options), name)
+        _refuse_pretrained(config)
+        return _gpt(config, facts)
     if name == "small_resnet":
-        from paceline.models.small_resnet import SmallResNet
+        _refuse_pretrained(config)
+        return _small_resnet(config, facts)
+    if library == "timm":
+        from paceline.models.from_timm import open_timm
 
-        options = {
-            "width": config.model.width,
-            "norm": config.model.norm,
-            "dropout": config.model.dropout,
-            **options,
-        }
-        return _checked(lambda: SmallResNet(channels, num_classes, **options), name)
-    return _from_torchvision(name, options, num_classes)
+        return open_timm(config.model, facts)
+    from paceline.models.from_torchvision import open_torchvision
+
+    return open_torchvision(config.model, facts)
 
 
-def _from_torchvision(name: str, options: dict[str, Any], num_classes: int) -> Any:
-    import torchvision
-
-    known = torchvision.models.list_models(module=torchvision.models)
-    if name not in known:
-        raise UserError(f"unknown model {name!r}", nearest(name, ["small_resnet", "gpt", *known]))
-    if "weights" in options:
+def _refuse_pretrained(config: RunConfig) -> None:
+    if config.model.pretrained:
         raise UserError(
-            "model.options.weights is not used", "name a safetensors file in model.weights"
+            f"model.pretrained: no library offers weights of {config.model.name}",
+            "name a file in model.weights",
         )
-    return _checked(
-        lambda: torchvision.models.get_model(name, num_classes=num_classes, **options), name
-    )
 
 
-def _from_function(name: str, options: dict[str, Any], num_classes: int) -> Any:
+def _small_resnet(config: RunConfig, facts: Facts) -> Named:
+    from paceline.models.named import Named
+    from paceline.models.small_resnet import SmallResNet
+
+    model = config.model
+    own = {"width": model.width, "norm": model.norm, "dropout": model.dropout}
+    options = {**own, **model.options}
+    return Named(build=lambda: SmallResNet(facts.channels, facts.num_classes, **options))
+
+
+def _gpt(config: RunConfig, facts: Facts) -> Named:
+    from paceline.models.gpt import GPT
+    from paceline.models.named import Named
+
+    options = {"dropout": config.model.dropout, **config.model.options}
+    return Named(build=lambda: GPT(facts.num_classes, config.data.sequence_length, **options))
+
+
+def _from_function(name: str, options: dict[str, Any], num_classes: int) -> ModelSpec | Named:
+    from paceline.models.named import Named
     from paceline.models.spec import ModelSpec
 
     function = import_function(name, "model.name")
@@ -163,7 +175,7 @@ def _from_function(name: str, options: dict[str, Any], num_classes: int) -> Any:
     build = _checked(lambda: function(**options), name)
     made = build()
     # A module is built again, from the run's seed, when it is wanted.
-    return made if isinstance(made, ModelSpec) else build
+    return made if isinstance(made, ModelSpec) else Named(build=build)
 
 
 def _checked(build: Callable[[], Any], name: str) -> Callable[[], Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.data.batch import Batch
+from paceline.models.blocks import find_head
 from paceline.models.measure import Metric, measure_sums
 
 Output = Any  # what the module's forward returns: a tensor or a pytree of tensors
@@ -56,7 +57,9 @@ class ModelSpec:
     task: what outputs and targets are, for reports: classification, multi-label, regression; "" where nobody knows.
     inputs: a batch's positional arguments for the module.
     loss: of the module's output and the batch; differentiable in `Sums.loss`.
-    blocks: names of the submodules that sharding, recomputation and compilation take as units.
+    blocks: names of the submodules that sharding, recomputation and compilation take as units, in their order.
+    head: names of the modules that depend on the classes: what a linear probe trains and other weights may lack.
+    pretrained: fetches the state that `model.pretrained` asks for; None where it asks for none.
     """
 
     build: Callable[[], nn.Module]
@@ -64,8 +67,10 @@ class ModelSpec:
     inputs: Callable[[Batch], tuple[Tensor, ...]]
     loss: Callable[[Output, Batch], Sums]
     blocks: Callable[[nn.Module], Sequence[str]] = lambda module: []
+    head: Callable[[nn.Module], Sequence[str]] = find_head
     initialize: Callable[[nn.Module], None] | None = None
     task: str = ""
+    pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     measures: Sequence[Metric] = ()
 
     @property

@@ -42,6 +42,9 @@ class Carried(Protocol):
     def parts(self) -> Sequence[nn.Module]:
         """The modules in this process; more than one for interleaved stages."""
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Before the first step of an epoch, or of what is left of it: sets which parameters are trained."""
+
     def forward_backward(
         self,
         micro_batches: Sequence[Batch],
@@ -89,6 +92,9 @@ class Carried(Protocol):
 
     def notes(self) -> Sequence[str]:
         """What every report about this run must say."""
+
+    def news(self) -> str | None:
+        """What only a pass could show, said once; asked after a step."""
 
 
 class Strategy(Protocol):

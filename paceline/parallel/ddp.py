@@ -1,5 +1,6 @@
 """`ddp`: a replica a rank, gradients summed over ranks by DistributedDataParallel while backward still runs."""
 
+import contextlib
 import inspect
 import math
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from paceline.data.generators import generators_kept
 from paceline.errors import UserError
 from paceline.models.spec import ModelSpec, Sums
 from paceline.parallel.contract import Carried
+from paceline.parallel.memory import free_memory
 from paceline.parallel.place import Place
 from paceline.parallel.whole import WholeModel, build_module
 from paceline.parallel.world import World
@@ -45,20 +47,38 @@ class CarriedDDP(WholeModel):
         module = build_module(spec, config, world.device)
         super().__init__(module, spec, config, place, [world.device], clock)
         self._world = world
+        self._wrapped: Any = None  # a DistributedDataParallel from the first epoch on
+        self._buckets_settled = False
+        self._stateful: list[str] = []
+
+    def begin_epoch(self, epoch: int) -> None:
+        """DDP exchanges what was trained when it was made, so where that changes it is made anew."""
+        changed = self.freezing.begin_epoch(epoch)
+        if changed or self._wrapped is None:
+            self._wrap()
+
+    def _wrap(self) -> None:
+        if self._wrapped is not None:
+            self.module.zero_grad(
+                set_to_none=True
+            )  # gradients are views into the old one's buckets
+            self.forward, self.skip_exchange = self.module, contextlib.nullcontext
+            self._wrapped = None
+            free_memory()  # it takes its hooks off the parameters when it goes, and lies in cycles
+        device = self._world.device
         self._wrapped = DistributedDataParallel(
-            module,
-            device_ids=[world.device] if world.device.type == "cuda" else None,
-            bucket_cap_mb=config.parallel.bucket_mb,
+            self.module,
+            device_ids=[device] if device.type == "cuda" else None,
+            bucket_cap_mb=self.config.parallel.bucket_mb,
             gradient_as_bucket_view=True,
             **_leave_buffers_alone(),
-            find_unused_parameters=config.parallel.unused_parameters,
+            find_unused_parameters=self.config.parallel.unused_parameters,
         )
-        self._exchange = Exchange(clock)
+        self._exchange = Exchange(self.clock)
         self._wrapped.register_comm_hook(self._exchange, _sum_over_ranks)
         self.forward = self._wrapped
         self.skip_exchange = self._wrapped.no_sync
-        self._buckets_settled = world.num_ranks == 1
-        self._stateful: list[str] = []
+        self._buckets_settled = self._world.num_ranks == 1
         self._buckets = self._find_buckets()
 
     def forward_backward(

@@ -43,7 +43,8 @@ class CarriedDP(WholeModel):
         )
 
     def notes(self) -> Sequence[str]:
-        return [] if self.devices[0].type == "cuda" else [ON_CPU]
+        on_cpu = [] if self.devices[0].type == "cuda" else [ON_CPU]
+        return [*super().notes(), *on_cpu]
 
 
 class DataParallelOnCPU:

@@ -38,7 +38,7 @@ def load_optimizer_tensors(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parameter in enumerate(parameters):
         found = _below(f"optimizer/{names[id(parameter)]}/", values)
-        own = {key: value for key, value in found.items() if not key.startswith(_GROUP)}
+        own = {k: _laid_out_as(parameter, v) for k, v in found.items() if not k.startswith(_GROUP)}
         if own:
             state[index] = own
     optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -46,6 +46,13 @@ def load_optimizer_tensors(
         for parameter in reversed(group["params"]):
             found = _below(f"optimizer/{names[id(parameter)]}/{_GROUP}", values)
             group.update({key: _like(group.get(key), found[key]) for key in found})
+
+
+def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """The state in the memory layout of its parameter: fused kernels read both in one order."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def _below(prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

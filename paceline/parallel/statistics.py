@@ -21,9 +21,20 @@ from paceline.data.batch import Batch
 
 
 class RunningStatistics:
-    """can_go_back: also a step of one pass in one process can be given up."""
+    """frozen: all of them normalize with their running statistics, which stay as they are.
 
-    def __init__(self, module: nn.Module, num_ranks: int, *, can_go_back: bool = False) -> None:
+    can_go_back: also a step of one pass in one process can be given up.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        num_ranks: int,
+        *,
+        frozen: bool = False,
+        can_go_back: bool = False,
+    ) -> None:
+        self._frozen = frozen
         self._norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
         tracking = [m for m in self._norms if m.track_running_stats and m.running_mean is not None]
         self._buffers: list[Tensor] = []
@@ -46,8 +57,8 @@ class RunningStatistics:
 
     def begin(self, num_micro_batches: int) -> None:
         """Before the first micro-batch of a step."""
-        several = num_micro_batches > 1 or self._num_ranks > 1
-        self._active = bool(self._buffers) and (several or self._can_go_back)
+        several = num_micro_batches > 1 or self._num_ranks > 1 or self._can_go_back
+        self._active = bool(self._buffers) and several and not self._frozen
         if self._active:
             torch._foreach_copy_(self._start, [*self._buffers, *self._counters])
             self._flat.zero_()
@@ -58,8 +69,9 @@ class RunningStatistics:
         A micro-batch of one row, or with no real sample, is normalised with the running statistics: one value has
         no variance, and a filler row must not be seen in them.
         """
-        alone = bool(self._norms) and (len(batch) == 1 or batch.num_real == 0)
-        return _in_evaluation(self._norms) if alone else contextlib.nullcontext()
+        alone = len(batch) == 1 or batch.num_real == 0
+        fixed = bool(self._norms) and (alone or self._frozen)
+        return _in_evaluation(self._norms) if fixed else contextlib.nullcontext()
 
     def add(self, batch: Batch, *, last: bool) -> None:
         """After one micro-batch's forward pass. The last starts the exchange, which backward then hides."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,11 +15,14 @@ from torch.optim import Optimizer
 
 from paceline.config.schema import RunConfig
 from paceline.data.batch import Batch
-from paceline.errors import UserError
 from paceline.models.spec import ModelSpec, Output, Sums
+from paceline.models.weights import check_fit
+from paceline.parallel.blocks import choose_blocks, compile_blocks, recompute
 from paceline.parallel.buffers import OwnBuffers
 from paceline.parallel.contract import Gradients, MakeOptimizer
 from paceline.parallel.draws import seed_micro_batch
+from paceline.parallel.freezing import Freezing
+from paceline.parallel.layout import Layout
 from paceline.parallel.memory import ShortOfMemoryError, free_memory, is_out_of_memory, words_of
 from paceline.parallel.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from paceline.parallel.place import Place
@@ -51,11 +55,21 @@ class WholeModel:
         self.config = config
         self.devices = devices
         self.clock = clock
+        self.freezing = Freezing(module, config.finetune, spec.head(module))
+        self.layout = Layout(
+            module, config.model.channels_last, look=config.model.compile == "none"
+        )
         self.statistics = RunningStatistics(
-            module, place.num_data_ranks, can_go_back=config.memory.shrink == "always"
+            module,
+            place.num_data_ranks,
+            frozen=config.finetune.frozen_batchnorm,
+            can_go_back=config.memory.shrink == "always",
         )
         self.buffers = OwnBuffers(module, self.statistics.has)
         self._names = {id(p): name for name, p in module.named_parameters()}
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.freezing.begin_epoch(epoch)
 
     def forward_backward(
         self,
@@ -146,23 +160,27 @@ class WholeModel:
 
     def _sums(self, forward: Callable[..., Any], batch: Batch) -> Sums:
         with autocast(self.config.precision, self.devices[0]):
-            output = forward(*self.spec.inputs(batch))
+            output = forward(*self._inputs(batch))
             return self.spec.loss(output, batch)
+
+    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
+        return self.layout.inputs(self.spec.inputs(batch))
 
     def evaluate(self, batch: Batch | None) -> Sums:
         if batch is None:
             return Sums.zeros(self.spec.metrics, self.devices[0])
         with torch.inference_mode(), autocast(self.config.precision, self.devices[0]):
-            return self.spec.judge(self.module(*self.spec.inputs(batch)), batch)
+            return self.spec.judge(self.module(*self._inputs(batch)), batch)
 
     def predict(self, batch: Batch | None) -> Output | None:
         if batch is None:
             return None
         with torch.inference_mode(), autocast(self.config.precision, self.devices[0]):
-            return self.module(*self.spec.inputs(batch))
+            return self.module(*self._inputs(batch))
 
     def build_optimizer(self, make: MakeOptimizer) -> Optimizer:
-        return make([(n, p) for n, p in self.module.named_parameters() if p.requires_grad])
+        ever = self.freezing.ever
+        return make([(n, p) for n, p in self.module.named_parameters() if n in ever])
 
     def finish_gradients(
         self, optimizer: Optimizer, *, max_norm: float, loss_scale: Tensor | None, want_norm: bool
@@ -193,34 +211,31 @@ class WholeModel:
             load_optimizer_tensors(values, optimizer, self._names)
 
     def notes(self) -> Sequence[str]:
-        return []
+        return self.freezing.notes()
+
+    def news(self) -> str | None:
+        return self.layout.news()
 
 
 def build_module(spec: ModelSpec, config: RunConfig, device: torch.device) -> nn.Module:
-    """The model on `device`, from the run's seed: the same weights on every rank."""
+    """The model on `device`, from the run's seed: the same weights on every rank; its blocks as configured."""
     torch.manual_seed(config.seed)
     module = spec.build()
     if spec.initialize is not None:
         spec.initialize(module)
     module.to(device=device, dtype=parameter_dtype(config.precision))
-    if not any(p.requires_grad for p in module.parameters()):
-        raise UserError("the model has no parameter to train", "check its requires_grad flags")
+    # In this order: memory layout (in `Layout`, since inputs follow it), recomputation, compilation; then replicas.
+    blocks = spec.blocks(module)
+    recompute(module, choose_blocks(module, blocks, config.model.recompute))
+    if config.model.compile != "none":
+        compile_blocks(module, blocks, config.model.compile)
     return module.train()
 
 
 def load_exactly(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Loads a module's parameters and buffers; what is missing, unknown or of another shape is a UserError."""
-    wanted = module.state_dict()
-    wrong = [f"{n} is missing" for n in wanted if n not in values]
-    wrong += [f"{n} is not in the model" for n in values if n not in wanted]
-    for name in wanted.keys() & values.keys():
-        have, need = tuple(values[name].shape), tuple(wanted[name].shape)
-        if have != need:
-            wrong.append(f"{name} has shape {have}, the model {need}")
-    if wrong:
-        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-        raise UserError(
-            f"the weights do not fit the model: {'; '.join(sorted(wrong)[:4])}{more}",
-            "check model.name, its options and the number of classes",
-        )
-    module.load_state_dict(dict(values))
+    wanted: Any = module.state_dict()
+    check_fit(values, wanted, "check model.name, its options and the number of classes")
+    state: Any = OrderedDict(values)
+    state._metadata = wanted._metadata  # versions, without which some models refuse their own state
+    module.load_state_dict(state)

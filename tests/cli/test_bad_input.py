@@ -122,7 +122,7 @@ def test_weights_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     save_file({"conv.weight": torch.zeros(4, 1, 3, 3)}, tmp_path / "other.safetensors")
     told = f"train --ranks 1 --set model.weights=other.safetensors {SMALL}"
     refused(
-        told, capsys, "do not fit", "conv.weight has shape (4, 1, 3, 3)", "head.bias is missing"
+        told, capsys, "do not fit", "conv.weight has shape (4, 1, 3, 3)", "norm.bias is missing"
     )
 
 

@@ -100,6 +100,6 @@ def test_objects() -> None:
         make_spec(config, channels=0, num_classes=2, model=lambda: module).build(), nn.Linear
     )
     spec = spec_of("small_resnet")
-    assert make_spec(config, channels=0, num_classes=2, model=spec) is spec
+    assert make_spec(config, channels=0, num_classes=2, model=spec).build is spec.build
     with pytest.raises(UserError, match="model= is a str"):
         make_spec(config, channels=0, num_classes=2, model="resnet18")
