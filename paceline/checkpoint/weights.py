@@ -125,7 +125,7 @@ def _of_run(folder: Path) -> dict[str, Tensor]:
         more = f" ({'; '.join(damages)})" if damages else ""
         raise UserError(
             f"{folder} is a folder with neither model.safetensors nor a whole checkpoint{more}",
-            "name a run folder of Paceline's, or a file of weights",
+            _HINT,
         )
     checkpoint = open_checkpoint(path, verify=False)
     names = [name for name in checkpoint.names() if name.startswith("model/")]
