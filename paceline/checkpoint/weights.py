@@ -27,7 +27,6 @@ from paceline.checkpoint.read import newest_whole, open_checkpoint, open_tensors
 from paceline.errors import UserError
 
 _HINT = "give a .safetensors file, such as a run's model.safetensors, or a .pth file"
-_ZIP = b"PK\x03\x04"  # how a file of torch.save begins
 _TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
@@ -58,13 +57,12 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         return _of_run(path)
     try:
-        with open_regular(Path(os.path.realpath(path))) as file:
-            is_torch = file.read(len(_ZIP)) == _ZIP or path.suffix in _TORCH_SUFFIXES
+        open_regular(Path(os.path.realpath(path))).close()
     except OSError as error:
         raise unreadable(path, error, _HINT) from error
     except Damage as error:
         raise damaged(path, error, _HINT) from error
-    return _of_torch(path) if is_torch else _of_safetensors(path)
+    return _of_torch(path) if path.suffix in _TORCH_SUFFIXES else _of_safetensors(path)
 
 
 def _of_safetensors(path: Path) -> dict[str, Tensor]:
