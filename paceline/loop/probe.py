@@ -44,6 +44,8 @@ def probe(
     config = dataclasses.replace(config, parallel=whole)
     prepared = prepare(resolve(config, world.num_ranks), world, objects or Objects())
     _refuse_groups(prepared)
+    # The last epoch takes the most memory, where layers are unfrozen one after the other.
+    prepared.training.carried.begin_epoch(prepared.config.train.epochs - 1)
     batch, evaluated = _batches(prepared)
     leave_free(world.device, world.local_num_ranks, config.memory.margin)
     with RecordWriter(folder.records(world.rank)) as records:
