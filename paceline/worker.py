@@ -38,14 +38,15 @@ _LONGEST_LEAVE_S = 60.0  # for what libraries do at exit, such as sending the la
 class Rank:
     """One rank's process. objects: what paceline.train() was given, if anything, or its file.
 
-    probe: the micro-batches that it shall try, where it shall not train.
+    say: tells a sentence to whoever started an outside launcher. micro_batches: those that a probe tries.
     """
 
     folder: RunFolder
     me: Launched
     lifeline: Lifeline
+    say: Callable[[str], None]
     objects: Any = None
-    probe: tuple[int, ...] = ()
+    micro_batches: tuple[int, ...] = ()
 
 
 def train(rank: Rank) -> None:
@@ -57,7 +58,20 @@ def train(rank: Rank) -> None:
 
     stop = StopRequest()
     rank.lifeline.tell(stop.request)
-    run(rank.folder, config, stop=stop, objects=objects)
+    with _tracked(rank, config):
+        run(rank.folder, config, stop=stop, objects=objects)
+
+
+@contextlib.contextmanager
+def _tracked(rank: Rank, config: RunConfig) -> Iterator[None]:
+    """Under an outside launcher, rank 0 starts the process that serves the run's trackers."""
+    if LAUNCHER in os.environ or rank.me.rank != 0:
+        yield
+        return
+    from paceline.sinks.sidecar import tracked
+
+    with tracked(rank.folder, config, rank.say):
+        yield
 
 
 def probe(rank: Rank) -> None:
@@ -66,7 +80,7 @@ def probe(rank: Rank) -> None:
 
     from paceline.loop.probe import probe
 
-    probe(rank.folder, config, rank.probe, objects=objects)
+    probe(rank.folder, config, rank.micro_batches, objects=objects)
 
 
 def judge(rank: Rank) -> None:
@@ -81,7 +95,7 @@ def judge(rank: Rank) -> None:
     judge(job, stop)
 
 
-WORK: dict[str, Callable[[Rank], None]] = {"train": train, "judge": judge}
+WORK: dict[str, Callable[[Rank], None]] = {"train": train, "judge": judge, "probe": probe}
 
 
 def _set_up(rank: Rank) -> tuple[RunConfig, Any]:
@@ -121,16 +135,12 @@ def main(
     lifeline = Lifeline()
     lifeline.attach()
     arguments = _parse(argv)
-    folder = RunFolder(arguments.folder)
-    rank = Rank(
-        folder,
-        launched() or Launched(),
-        lifeline,
-        objects if objects is not None else arguments.objects,
-        arguments.probe,
-    )
-    log = rank.folder.log(rank.me.rank)
+    folder, me = RunFolder(arguments.folder), launched() or Launched()
+    log = folder.log(me.rank)
     terminal = Terminal(redirect(log))
+    if objects is None:
+        objects = arguments.objects
+    rank = Rank(folder, me, lifeline, terminal.say, objects, arguments.probe)
     faulthandler.enable()
     peers = Peers(rank.folder, rank.me)
     peers.join()
@@ -138,25 +148,11 @@ def main(
     if rank.me.local_rank == 0:
         terminal.say(f"training in {rank.folder.path}; the ranks print to {log.parent}")
     try:
-        with _tracked(rank, terminal):
-            (probe if rank.probe else work or WORK[arguments.work])(rank)
+        (work or WORK[arguments.work])(rank)
     except BaseException as error:  # noqa: BLE001 (the top of the process)
         fail(rank, describe(error, rank.me.rank), terminal)
     peers.leave()
     _leave_well()
-
-
-@contextlib.contextmanager
-def _tracked(rank: Rank, terminal: Terminal) -> Iterator[None]:
-    """Under an outside launcher, rank 0 starts the process that serves the run's trackers."""
-    if LAUNCHER in os.environ or rank.me.rank != 0:
-        yield
-        return
-    from paceline.config.load import load_config
-    from paceline.sinks.sidecar import tracked
-
-    with tracked(rank.folder, load_config(rank.folder.config).config, terminal.say):
-        yield
 
 
 def fail(rank: Rank, failure: Failure, terminal: Terminal) -> NoReturn:

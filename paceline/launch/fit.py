@@ -114,7 +114,7 @@ def _try(
     folder.create()
     write_atomically(folder.config, write_config(config))
     ended = launch(
-        [*command, str(folder.path), "--probe", ",".join(map(str, sizes))],
+        [*command, str(folder.path), "--work", "probe", "--probe", ",".join(map(str, sizes))],
         folder,
         num_ranks=num_ranks,
         config=_once(config.launch),
