@@ -294,16 +294,7 @@ def _load_data(config: RunConfig, objects: Objects, world: World) -> Data:
     train, evaluation = as_source(objects.data, "data=", config.data), None
     if objects.eval_data is not None:
         evaluation = as_source(objects.eval_data, "eval_data=", config.data, augmented=False)
-    return bundle(config.data, config.seed, train, evaluation, dtype=dtype)
-    evaluation = None if objects.eval_data is None else as_source(objects.eval_data, "eval_data=")
-    return bundle(
-        config.data,
-        config.seed,
-        as_source(objects.data, "data="),
-        evaluation,
-        dtype=dtype,
-        augment=objects.augment,
-    )
+    return bundle(config.data, config.seed, train, evaluation, dtype=dtype, augment=objects.augment)
 
 
 def set_determinism(config: RunConfig) -> None:
