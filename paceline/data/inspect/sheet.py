@@ -14,13 +14,12 @@ from torch import Tensor
 
 from paceline.config.schema import RunConfig
 from paceline.data import order
-from paceline.data.assemble import Assembler, Task
+from paceline.data.assemble import Assembler, Task, UnreadableSample
 from paceline.data.batch import Batch
 from paceline.data.bundle import Data
 from paceline.data.inspect.scan import Found, as_array, class_name
 from paceline.data.mixing import Mixing, make_mixing
 from paceline.data.sources.base import Normalization
-from paceline.errors import UserError
 
 _ROWS, _EPOCHS = 8, 6
 _TRIES = 40  # steps that are looked at for mixed ones
@@ -108,7 +107,7 @@ def _mixed(
         indices = order.permutation(config.seed, epoch, len(data.train))
         try:
             loaded = assembler(Task(indices[position : position + 2], epoch))
-        except UserError:  # an unreadable one, which the table names
+        except UnreadableSample:  # which the table names
             continue
         batch = mixing(data.prepare(loaded.batch()), epoch=epoch, position=position)
         if "mix" in batch.data:

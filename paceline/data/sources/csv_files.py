@@ -70,7 +70,9 @@ def open_csv(argument: str, config: DataConfig) -> Opened:
     _check_more_than_one(table, labels)
     train, evaluation, notes = _split(table, labels, config)
     return Opened(
-        train=_source(table, labels, config, train, 0 if whole_images(config) else view_of(config)),
+        train=_source(
+            table, labels, config, train, None if whole_images(config) else view_of(config)
+        ),
         evaluation=_source(table, labels, config, evaluation, view_of(config))
         if len(evaluation)
         else None,
@@ -90,7 +92,7 @@ def open_evaluation_csv(argument: str, config: DataConfig, train: Source) -> Sou
 
 
 def _source(
-    table: Table, labels: Labels, config: DataConfig, rows: np.ndarray, view: View | int
+    table: Table, labels: Labels, config: DataConfig, rows: np.ndarray, view: View | None
 ) -> ImageFiles:
     index = index_of(table.paths, labels.targets, labels.classes, root=str(table.file.parent))
     source = ImageFiles(index, view, rows, name=f"csv:{table.file}")

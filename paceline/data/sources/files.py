@@ -64,7 +64,7 @@ def index_of(
 class ImageFiles(Source):
     """The images of an index, or of some of its rows.
 
-    view: of the square that `load` returns, or its size; 0: whole images, which augmentation then crops.
+    view: the square that `load` returns; None: whole images, which augmentation then crops.
     """
 
     normalization = IMAGENET
@@ -74,11 +74,11 @@ class ImageFiles(Source):
     modules = ("torchvision.io",)
 
     def __init__(
-        self, index: Index, view: View | int, rows: np.ndarray | None = None, *, name: str
+        self, index: Index, view: View | None, rows: np.ndarray | None = None, *, name: str
     ) -> None:
         self.name = name
         self.index = index
-        self._view = View(view) if isinstance(view, int) and view else view
+        self._view = view
         self._rows = np.arange(len(index)) if rows is None else rows
         self._targets = index.labels[self._rows]
         self.num_classes = len(index.classes)
@@ -94,7 +94,7 @@ class ImageFiles(Source):
 
     def load(self, index: int) -> dict[str, Any]:
         sample = self.load_whole(index)
-        if isinstance(self._view, View):
+        if self._view is not None:
             sample["input"] = self._view(sample["input"])
         return sample
 

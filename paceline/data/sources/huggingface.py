@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.config.schema import DataConfig
 from paceline.data.sources.base import Source
-from paceline.data.sources.files import whole_images
+from paceline.data.sources.files import view_of, whole_images
 from paceline.data.sources.functions import from_dataset
 from paceline.data.sources.held_out import hold_out
 from paceline.data.sources.kind import Opened
@@ -115,7 +115,7 @@ def from_hugging_face(found: Any, config: DataConfig, augmented: bool = True) ->
     source = Pictures(
         plain,
         targets,
-        0 if whole else size,
+        None if whole or not size else view_of(config),
         name=name,
         num_classes=len(names) or _highest(targets),
         item=_Item(picture, label),

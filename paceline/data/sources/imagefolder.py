@@ -39,7 +39,7 @@ def open_folder(path: str, config: DataConfig) -> Opened:
     index = scan(train_root)
     notes = _notes_on_ignored(index)
     view = view_of(config)
-    of_training = 0 if whole_images(config) else view
+    of_training = None if whole_images(config) else view
     found = [n for n in EVALUATION_FOLDERS if os.path.isdir(os.path.join(root, n))]
     if train_root != root and found:
         other = scan(os.path.join(root, found[0]))
@@ -75,7 +75,7 @@ def open_evaluation_folder(path: str, config: DataConfig, train: Source) -> Imag
     return _files_of(index, view_of(config))
 
 
-def _files_of(index: Index, view: View | int, rows: np.ndarray | None = None) -> ImageFiles:
+def _files_of(index: Index, view: View | None, rows: np.ndarray | None = None) -> ImageFiles:
     return ImageFiles(index, view, rows, name="imagefolder")
 
 

@@ -19,7 +19,7 @@ class Pictures(Source):
 
     item: from what the data set returns to (picture, target); the picture is Pillow's.
     targets: of every item, where they are known; they stand in for what the item holds.
-    view: of the square, or its size; 0: whole pictures.
+    view: the square that `load` returns; None: whole pictures, which augmentation then crops.
     grey: pictures keep one channel.
     """
 
@@ -32,7 +32,7 @@ class Pictures(Source):
         self,
         dataset: Any,
         targets: np.ndarray | None,
-        view: View | int,
+        view: View | None,
         *,
         name: str,
         num_classes: int = 0,
@@ -43,7 +43,7 @@ class Pictures(Source):
         self.name = name
         self.num_classes = num_classes
         self._dataset = dataset
-        self._view = View(view) if isinstance(view, int) and view else view
+        self._view = view
         self._item = item
         self._grey = grey
         if grey:
@@ -58,7 +58,7 @@ class Pictures(Source):
 
     def load(self, index: int) -> dict[str, Any]:
         sample = self.load_whole(index)
-        if isinstance(self._view, View):
+        if self._view is not None:
             sample["input"] = self._view(sample["input"])
         return sample
 

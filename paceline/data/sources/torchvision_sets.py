@@ -298,7 +298,7 @@ def _source(
     if known.in_memory:
         return _in_memory(name, known, found, config.image_size, rows)
     whole = augmented and whole_images(config)
-    view = 0 if whole else view_of(config, known.image_size)
+    view = None if whole else view_of(config, known.image_size)
     names = _class_names(found)
     listed = _files(found)
     if listed is None:

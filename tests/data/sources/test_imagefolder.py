@@ -13,6 +13,7 @@ import torch
 from torchvision.transforms import v2
 
 from paceline.config.schema import DataConfig
+from paceline.data.decode import View
 from paceline.data.sources import BadSample, Opened, open_sources
 from paceline.data.sources.files import ImageFiles, printable
 from paceline.data.sources.imagefolder import scan
@@ -234,7 +235,7 @@ def test_an_unreadable_folder_and_an_unreadable_file(tmp_path: Path) -> None:
 def test_a_truncated_file_is_named(make_folder: MakeFolder) -> None:
     root = make_folder()
     truncate(root / "cat" / "0.jpg")
-    source = ImageFiles(scan(bytes(root)), 16, name="imagefolder")
+    source = ImageFiles(scan(bytes(root)), View(16), name="imagefolder")
     with pytest.raises(BadSample) as caught:
         source.load(0)
     assert caught.value.index == 0
@@ -264,7 +265,7 @@ def test_hostile_names_are_only_names(make_folder: MakeFolder) -> None:
         photo(1).save(root / "x.jpg")
         os.rename(root / "x.jpg", os.path.join(hostile, name))
     index = scan(bytes(root))
-    source = ImageFiles(index, 16, name="imagefolder")
+    source = ImageFiles(index, View(16), name="imagefolder")
     assert len(source) == 1 + len(names)
     assert {os.path.basename(source.path(i)) for i in range(1, 9)} == set(names)
     assert all(source.load(i)["input"].shape == (3, 16, 16) for i in range(len(source)))
@@ -293,7 +294,7 @@ def test_links_loops_and_pipes(make_folder: MakeFolder) -> None:
     assert [n for n in names if n.startswith(b"bird")] == [b"bird/0.jpg", b"bird/1.jpg"]
     assert b"cat/up/cat/0.jpg" not in names
     assert not any(b"pipe" in name for name in names)
-    source = ImageFiles(index, 16, name="imagefolder")
+    source = ImageFiles(index, View(16), name="imagefolder")
     for name in (b"cat/a.jpg", b"cat/gone.jpg"):
         with pytest.raises(BadSample):
             source.load(names.index(name))

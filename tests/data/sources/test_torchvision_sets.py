@@ -115,7 +115,7 @@ def test_cifar(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(data.train.load(1)["input"], rows[1].reshape(3, 32, 32))
     assert data.train.load(1)["target"] == 1
     assert len(data.train.normalization.mean) == 3
-    assert type(data.augment).__name__ == "CropFlip"
+    assert data.train.augment == "crop-flip"
 
 
 FILES = {  # where picture i of a label lies
