@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.config.schema import DataConfig
-from paceline.data.augment import CropFlip
+from paceline.data.augment import build_augment
 from paceline.data.bundle import bundle
 from paceline.data.loader import Loader
 from paceline.data.order import permutation
@@ -91,7 +91,7 @@ def seen(num_ranks: int, start: int = 0, *, workers: int = 0, source: Any = None
             micro_batch=2,
             data_rank=rank,
             num_data_ranks=num_ranks,
-            augment=CropFlip() if isinstance(source, ArraySource) else None,
+            augment=build_augment("crop-flip", 8) if isinstance(source, ArraySource) else None,
             workers=workers,
             sampling=Sampling(len(source), 41, 1.0 / np.arange(1, len(source) + 1)),
         )
