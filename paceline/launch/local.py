@@ -299,9 +299,7 @@ def _requests_to_stop(orders: Orders) -> Iterator[None]:
 @contextlib.contextmanager
 def _launcher_log(folder: RunFolder) -> Iterator[None]:
     """Sends what torch's elastic machinery and this package log to logs/launcher.log only."""
-    handler = logging.FileHandler(
-        folder.log(0).with_name("launcher.log"), encoding="utf-8", delay=True
-    )
+    handler = _LogFile(folder.log(0).with_name("launcher.log"), encoding="utf-8", delay=True)
     handler.addFilter(_is_true_here)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     torchs = ("torch.distributed.elastic", "torchelastic-events-null")
@@ -319,6 +317,17 @@ def _launcher_log(folder: RunFolder) -> Iterator[None]:
             each.propagate = propagate
             each.setLevel(level)
         handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that never costs the run: on a full disk its lines are lost."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 def _is_true_here(record: logging.LogRecord) -> bool:

@@ -195,7 +195,7 @@ def test_a_full_disk_while_saving_costs_the_checkpoint_and_not_the_run(
     """Room for two checkpoints of 180 kB and the weights, not for a third: the first two stay whole."""
     run = tmp_path / "r"
     run.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=504k", "tmpfs", run], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=532k", "tmpfs", run], check=True)
     try:
         code, said = paceline(
             f"train --ranks 1 --run r {SMALL} --set train.max_steps=6 --set checkpoint.every_steps=1"
