@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 import paceline
 from paceline.cli import main
 from paceline.config.load import load_config
+from paceline.data.decode import View
 from paceline.data.sources.files import ImageFiles, index_of
 from paceline.errors import ExitCode, UserError
 from paceline.judging.cells import cell
@@ -99,7 +100,7 @@ def test_the_numbers_are_those_of_the_model_as_evaluations_see_it(
 ) -> None:
     paths = sorted(str(folder / name) for name in HOSTILE)
     found = paceline.predict(run.path, paths)
-    source = ImageFiles(index_of(paths, np.zeros(len(paths), int)), 16, name="test")
+    source = ImageFiles(index_of(paths, np.zeros(len(paths), int)), View(16), name="test")
     images = torch.stack([source.load(i)["input"] for i in range(len(paths))])
     n = source.normalization
     mean, std = (torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (n.mean, n.std))

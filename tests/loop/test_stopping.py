@@ -28,22 +28,24 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def stop_after(
-    folder: Path, sets: dict[str, Any], rank_asked: int, seconds: float
+    folder: Path, sets: dict[str, Any], rank_asked: int, seconds: float | None
 ) -> tuple[str, int]:
-    """One rank is asked to stop, seconds after its first steps; (status, step) as this rank saw it."""
+    """One rank is asked to stop; (status, step) as this rank saw it. seconds: after the first steps; None: before."""
     stop = StopRequest()
     me = launched()
     run_folder = RunFolder(folder)
 
-    def ask() -> None:
+    def ask(seconds: float) -> None:
         records = follow(run_folder.records(0))
         while not any(record["kind"] == "step" for record in records.poll()):
             time.sleep(0.05)
         time.sleep(seconds)
         stop.request("SIGTERM")
 
-    if me is None or me.rank == rank_asked:
-        threading.Thread(target=ask, daemon=True).start()
+    if seconds is None and me is not None and me.rank == rank_asked:
+        stop.request("SIGTERM")
+    elif me is None or me.rank == rank_asked:
+        threading.Thread(target=ask, args=[seconds], daemon=True).start()
     run_folder.create()
     objects = Objects(model=Net, data=Points(), eval_data=Points(num=13))
     config = config_of(**{"train__max_steps": 0, "train__epochs": 100_000} | sets)
@@ -112,7 +114,7 @@ def test_a_stop_during_evaluation_does_not_wait_for_its_end(tmp_path: Path) -> N
 
 
 def test_a_stop_while_ranks_start_begins_nothing(tmp_path: Path) -> None:
-    assert [s for s, _ in run_ranks(stop_after, 2, tmp_path, {}, 0, 0.0)] == ["stopped", "stopped"]
+    assert [s for s, _ in run_ranks(stop_after, 2, tmp_path, {}, 0, None)] == ["stopped", "stopped"]
     assert result(tmp_path)["step"] == 0
     assert result(tmp_path)["checkpoint"] is None
 
