@@ -1,6 +1,6 @@
 """The training loops that loop_overhead.py compares, each as its users write it, over the same model and data.
 
-Equal in all: weights, optimizer, batches drawn from memory in one go, DDP's gradient buffers, precision.
+Equal in all: weights, memory layout, optimizer, batches drawn from memory in one go, DDP's gradient buffers, precision.
 """
 
 from __future__ import annotations
@@ -197,6 +197,7 @@ def run_paceline(
             "optim.momentum": MOMENTUM,
             "optim.weight_decay": WEIGHT_DECAY,
             "parallel.ranks": case.num_ranks,
+            "model.channels_last": False,  # as in the other loops: it is the loop that is compared
             "checkpoint.every_epochs": 0,
         }
     ).config
