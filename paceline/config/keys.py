@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.config.schema import RunConfig, fields_with_kinds, is_section
+from paceline.config.schema import RunConfig
+from paceline.config.section import fields_with_kinds, is_section
 from paceline.config.values import is_table
 
 

@@ -20,7 +20,8 @@ from paceline.config.keys import (
     suggest_section,
     table_of,
 )
-from paceline.config.schema import RunConfig, SettingError, refused
+from paceline.config.schema import RunConfig
+from paceline.config.section import SettingError, refused
 from paceline.config.source import Source, read_source
 from paceline.config.values import MAX_DEPTH, WrongValueError, accept, is_table
 from paceline.errors import UserError
