@@ -45,7 +45,8 @@ class Update:
         makes_state = is_new and any(p not in self._optimizer.state for p in trained)
         if is_new:
             self._watched, self._counters_move = self._tensors_of(trained), None
-        start = Start(self._optimizer, self._watched)
+        # Where the counters are known to stay, reading them in each step would tell nothing.
+        start = Start(self._optimizer, [] if self._counters_move is False else self._watched)
         words = ""
         try:
             if makes_state:
