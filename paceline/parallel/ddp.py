@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,19 +99,9 @@ class CarriedDDP(WholeModel):
             dist.broadcast(self.module.get_buffer(name), src=0)
         return sums
 
-    def accumulate(
-        self,
-        micro_batches: Sequence[Batch],
-        *,
-        first: int,
-        step: int,
-        count: Tensor,
-        loss_scale: Tensor | None,
-    ) -> Sums:
+    def attempt(self, passes: Callable[[], Sums]) -> Sums:
         self._exchange.sent.clear()
-        return super().accumulate(
-            micro_batches, first=first, step=step, count=count, loss_scale=loss_scale
-        )
+        return super().attempt(passes)
 
     def join_exchange(self) -> None:
         """The collectives of a step's last pass, in DDP's order, from where this rank left off."""
@@ -138,7 +128,6 @@ class CarriedDDP(WholeModel):
 
     def give_up(self) -> None:
         super().give_up()
-        self._exchange.sent.clear()
         # Where backward broke off, DDP still waits for its end. This also forgets the order of the buckets.
         self._wrapped.reducer._reset_state()
         self._buckets_settled = self._world.num_ranks == 1
