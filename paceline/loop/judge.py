@@ -31,7 +31,7 @@ from paceline.errors import UserError
 from paceline.loop.card import Card, Known, make_card
 from paceline.loop.evaluate import Evaluation, evaluate
 from paceline.loop.saving import put_tensors
-from paceline.loop.setup import Objects, make_training, set_determinism
+from paceline.loop.setup import Objects, make_loader, make_training, set_determinism
 from paceline.loop.step import Training
 from paceline.loop.stopping import Decisions, StopRequest
 from paceline.models.losses.classification import main_output
@@ -178,22 +178,7 @@ def _prepare(job: Job, world: World, spec: ModelSpec, source: Source) -> tuple[T
     else:
         values = load_weights(job.weights)
         carried.load_tensors({f"model/{name}": value for name, value in values.items()}, None)
-    loader = Loader(
-        source,
-        evaluation=source,
-        seed=config.seed,
-        data_rank=place.data_rank,
-        num_data_ranks=place.num_data_ranks,
-        global_batch=config.train.global_batch,
-        micro_batch=split.rows,
-        workers=config.data.workers,
-        prefetch=config.data.prefetch,
-        on_bad_sample=config.data.on_bad_sample,
-        pin_memory=world.device.type == "cuda",
-        cores=torch.get_num_threads(),
-        num_local_ranks=world.local_num_ranks,
-    )
-    return training, loader
+    return training, make_loader(config, world, place, split, source, source)
 
 
 def _on_device(

@@ -14,13 +14,16 @@ from torch import Tensor
 
 from paceline.checkpoint import load_weights
 from paceline.config.schema import RunConfig
+from paceline.data.augment import Augment
 from paceline.data.batch import Batch
 from paceline.data.bundle import Data, bundle, load_data
 from paceline.data.generators import seed_generators
 from paceline.data.loader import Loader, StepBatches
 from paceline.data.mixing import Mixing, make_mixing
 from paceline.data.prefetch import Item, to_device
+from paceline.data.sampling import Sampling
 from paceline.data.sources import may_download
+from paceline.data.sources.base import Source
 from paceline.data.sources.functions import as_source
 from paceline.errors import UserError
 from paceline.loop.card import Card, make_card
@@ -178,21 +181,14 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
         )
     split = split_batch(config.train.global_batch, config.parallel.micro_batch, place)
     data = _load_data(config, objects, world)
-    loader = Loader(
+    loader = make_loader(
+        config,
+        world,
+        place,
+        split,
         data.train,
-        evaluation=data.evaluation,
+        data.evaluation,
         augment=data.augment,
-        seed=config.seed,
-        data_rank=place.data_rank,
-        num_data_ranks=place.num_data_ranks,
-        global_batch=config.train.global_batch,
-        micro_batch=split.rows,
-        workers=config.data.workers,
-        prefetch=config.data.prefetch,
-        on_bad_sample=config.data.on_bad_sample,
-        pin_memory=world.device.type == "cuda",
-        cores=torch.get_num_threads(),  # this rank's share of the machine
-        num_local_ranks=world.local_num_ranks,
         sampling=data.sampling,
     )
     spec = make_spec(
@@ -222,6 +218,37 @@ def prepare(config: RunConfig, world: World, objects: Objects) -> Prepared:
     card = make_card(data, task, outputs, objects.given)
     return Prepared(
         config, place, split, data, spec, training, loader, watched, mixing, card, notes
+    )
+
+
+def make_loader(
+    config: RunConfig,
+    world: World,
+    place: Place,
+    split: Split,
+    train: Source,
+    evaluation: Source | None,
+    *,
+    augment: Augment | None = None,
+    sampling: Sampling | None = None,
+) -> Loader:
+    """The loader of this rank's share, with the settings that `data` has for it."""
+    return Loader(
+        train,
+        evaluation=evaluation,
+        augment=augment,
+        seed=config.seed,
+        data_rank=place.data_rank,
+        num_data_ranks=place.num_data_ranks,
+        global_batch=config.train.global_batch,
+        micro_batch=split.rows,
+        workers=config.data.workers,
+        prefetch=config.data.prefetch,
+        on_bad_sample=config.data.on_bad_sample,
+        pin_memory=world.device.type == "cuda",
+        cores=torch.get_num_threads(),  # this rank's share of the machine
+        num_local_ranks=world.local_num_ranks,
+        sampling=sampling,
     )
 
 
