@@ -14,7 +14,7 @@ from paceline.data.batch import Batch
 from paceline.errors import UserError
 from paceline.models.losses.classification import main_output
 from paceline.models.measure import Metric
-from paceline.models.metrics.counts import averages, per_class
+from paceline.models.metrics.counts import averaged, per_class
 from paceline.models.metrics.curves import area_under_roc, histograms
 
 CALIBRATION_BINS = 15
@@ -134,17 +134,12 @@ MAKERS: dict[str, tuple[str, Make]] = {
         "mean over classes of the share called rightly",
         lambda: Metric(numbers=["balanced_accuracy"], sums=class_counts, compute=balanced),
     ),
-    **{
-        name: (
-            f"{name} by class, their mean and their mean weighted by samples",
-            lambda name=name: Metric(  # type: ignore[misc]
-                numbers=[name + kind for kind in KINDS],
-                sums=class_counts,
-                compute=partial(averages, name, kinds=KINDS, all_classes=False),
-            ),
-        )
-        for name in ("precision", "recall", "f1")
-    },
+    **averaged(
+        class_counts,
+        "by class, their mean and their mean weighted by samples",
+        KINDS,
+        all_classes=False,
+    ),
     "auc": (
         "area under the ROC curve, each class against the rest, their mean",
         lambda: Metric(numbers=["auc"], sums=score_counts, compute=area_under_roc),

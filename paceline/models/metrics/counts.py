@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
+from torch import Tensor
+
+from paceline.models.measure import Metric
 
 Counts = Mapping[str, np.ndarray]
 
@@ -38,6 +42,19 @@ def averages(
         "_micro": float(per_class(whole)[f"class_{name}"]),
     }
     return {name + kind: found[kind] for kind in kinds}
+
+
+def averaged(
+    counts: Callable[..., dict[str, Tensor]], what: str, kinds: Sequence[str], *, all_classes: bool
+) -> dict[str, tuple[str, Callable[[], Metric]]]:
+    """Precision, recall and F1 as metrics by name, with what they say of themselves. counts: their sums."""
+
+    def make(name: str) -> Metric:
+        compute = partial(averages, name, kinds=kinds, all_classes=all_classes)
+        return Metric(numbers=[name + kind for kind in kinds], sums=counts, compute=compute)
+
+    names = ("precision", "recall", "f1")
+    return {name: (f"{name} {what}", partial(make, name)) for name in names}
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

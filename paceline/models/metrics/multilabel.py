@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from paceline.models.losses.classification import main_output
 from paceline.models.losses.multilabel import paired
 from paceline.models.measure import Metric
 from paceline.models.metrics.classification import calibration_counts, calibration_error
-from paceline.models.metrics.counts import averages, per_class
+from paceline.models.metrics.counts import averaged, per_class
 from paceline.models.metrics.curves import area_under_roc, average_precision, histograms
 
 
@@ -75,17 +74,12 @@ MAKERS: dict[str, tuple[str, Make]] = {
             compute=lambda s: {"subset_accuracy": s["subsets"] / s["count"]},
         ),
     ),
-    **{
-        name: (
-            f"{name} by label, their mean, over all labels at once, and weighted by samples",
-            lambda name=name: Metric(  # type: ignore[misc]
-                numbers=[name + kind for kind in KINDS],
-                sums=label_counts,
-                compute=partial(averages, name, kinds=KINDS, all_classes=True),
-            ),
-        )
-        for name in ("precision", "recall", "f1")
-    },
+    **averaged(
+        label_counts,
+        "by label, their mean, over all labels at once, and weighted by samples",
+        KINDS,
+        all_classes=True,
+    ),
     "map": (
         "mean average precision over labels",
         lambda: Metric(numbers=["map"], sums=score_counts, compute=average_precision),
