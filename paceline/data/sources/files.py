@@ -16,7 +16,8 @@ import numpy as np
 from paceline.config.schema import DataConfig
 from paceline.data.augment import takes_whole_images
 from paceline.data.decode import UnreadableImage, View, read_image
-from paceline.data.sources.base import IMAGENET, BadSample, Source
+from paceline.data.sources.base import BadSample
+from paceline.data.sources.viewed import ViewedSource
 from paceline.errors import UserError
 
 
@@ -61,24 +62,17 @@ def index_of(
     )
 
 
-class ImageFiles(Source):
-    """The images of an index, or of some of its rows.
+class ImageFiles(ViewedSource):
+    """The images of an index, or of some of its rows. view: see ViewedSource."""
 
-    view: the square that `load` returns; None: whole images, which augmentation then crops.
-    """
-
-    normalization = IMAGENET
-    augment = "resized-crop-flip"
-    draws_globally = False
-    whole_images = True
     modules = ("torchvision.io",)
 
     def __init__(
         self, index: Index, view: View | None, rows: np.ndarray | None = None, *, name: str
     ) -> None:
+        super().__init__(view)
         self.name = name
         self.index = index
-        self._view = view
         self._rows = np.arange(len(index)) if rows is None else rows
         self._targets = index.labels[self._rows]
         self.num_classes = len(index.classes)
@@ -91,12 +85,6 @@ class ImageFiles(Source):
 
     def path(self, index: int) -> bytes:
         return self.index.path(int(self._rows[index]))
-
-    def load(self, index: int) -> dict[str, Any]:
-        sample = self.load_whole(index)
-        if self._view is not None:
-            sample["input"] = self._view(sample["input"])
-        return sample
 
     def load_whole(self, index: int) -> dict[str, Any]:
         path = self.path(index)

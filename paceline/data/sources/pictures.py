@@ -10,23 +10,19 @@ import torch
 from torch import Tensor
 
 from paceline.data.decode import View
-from paceline.data.sources.base import IMAGENET, BadSample, Normalization, Source
+from paceline.data.sources.base import BadSample, Normalization
 from paceline.data.sources.functions import UNREADABLE, describe
+from paceline.data.sources.viewed import ViewedSource
 
 
-class Pictures(Source):
+class Pictures(ViewedSource):
     """Items (picture, target) of a data set, or of some of its rows.
 
     item: from what the data set returns to (picture, target); the picture is Pillow's.
     targets: of every item, where they are known; they stand in for what the item holds.
-    view: the square that `load` returns; None: whole pictures, which augmentation then crops.
+    view: see ViewedSource.
     grey: pictures keep one channel.
     """
-
-    normalization = IMAGENET
-    augment = "resized-crop-flip"
-    draws_globally = False
-    whole_images = True
 
     def __init__(
         self,
@@ -40,10 +36,10 @@ class Pictures(Source):
         item: Callable[[Any], tuple[Any, Any]] = tuple,
         grey: bool = False,
     ) -> None:
+        super().__init__(view)
         self.name = name
         self.num_classes = num_classes
         self._dataset = dataset
-        self._view = view
         self._item = item
         self._grey = grey
         if grey:
@@ -55,12 +51,6 @@ class Pictures(Source):
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def load(self, index: int) -> dict[str, Any]:
-        sample = self.load_whole(index)
-        if self._view is not None:
-            sample["input"] = self._view(sample["input"])
-        return sample
 
     def load_whole(self, index: int) -> dict[str, Any]:
         try:
