@@ -21,6 +21,7 @@ from paceline.config.schema import RunConfig
 from paceline.config.write import difference, write_config
 from paceline.data.augment import check_augment
 from paceline.data.inspect import inspect_data as inspect
+from paceline.data.sources import check_sources
 from paceline.errors import ExitCode, PacelineError, UserError
 from paceline.launch.fit import Stopped, find_micro_batch
 from paceline.launch.local import launch
@@ -29,6 +30,7 @@ from paceline.launch.objects import carried
 from paceline.loop.setup import Objects, num_processes, share_of_device
 from paceline.loop.stopping import StopRequest, stop_on_signals
 from paceline.loop.train import run as train_here
+from paceline.models.registry import check_model
 from paceline.optim.build import check_optimizer
 from paceline.parallel.launched import launched
 from paceline.parallel.whole import load_exactly
@@ -97,7 +99,7 @@ def train(
     resume = None if resume is None else str(resume)
     if launched() is not None:
         _as_rank(resolved, run, resume, objects)
-    folder, settled = _open(resolved, run, resume)
+    folder, settled = _open(resolved, run, resume, objects)
     with _locked(folder):
         if settled.parallel.micro_batch == "auto":
             settled = _with_micro_batch(folder, settled, objects, show)
@@ -144,7 +146,9 @@ def _resolved(config: Config) -> Resolved:
     return load_config(config)
 
 
-def _open(resolved: Resolved, run: Path | None, resume: str | None) -> tuple[RunFolder, RunConfig]:
+def _open(
+    resolved: Resolved, run: Path | None, resume: str | None, objects: Objects
+) -> tuple[RunFolder, RunConfig]:
     """The run folder with its config.toml and environment.json, ready for the ranks."""
     config = resolved.config
     name = f"{config.model.name}-{config.data.source}"
@@ -156,6 +160,10 @@ def _open(resolved: Resolved, run: Path | None, resume: str | None) -> tuple[Run
     check_installed(config.records.sinks)
     check_optimizer(config.optim)
     check_augment(config.data.augment)
+    if objects.data is None:
+        check_sources(config.data)
+    if objects.model is None:
+        check_model(config.model.name)
     if located.checkpoint is not None:
         open_checkpoint(located.checkpoint)
     folder = located.folder
@@ -276,7 +284,7 @@ def _as_rank(resolved: Resolved, run: Path | None, resume: str | None, objects: 
     """
     from paceline.worker import main
 
-    path = share_word("run folder", lambda: str(_open(resolved, run, resume)[0].path))
+    path = share_word("run folder", lambda: str(_open(resolved, run, resume, objects)[0].path))
     main([path], objects=objects if objects.given else None)
 
 

@@ -15,12 +15,16 @@ from paceline.errors import UserError, nearest
 from paceline.models.named import Facts, Named, in_three_channels, input_of, tried
 
 
-def open_torchvision(config: ModelConfig, facts: Facts) -> Named:
-    name, options = config.name, dict(config.options)
+def check_name(name: str) -> None:
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
         others = ["small_resnet", "gpt", "timm:NAME", "hf:NAME"]
         raise UserError(f"unknown model {name!r}", nearest(name, [*others, *known]))
+
+
+def open_torchvision(config: ModelConfig, facts: Facts) -> Named:
+    name, options = config.name, dict(config.options)
+    check_name(name)
     if "weights" in options:
         raise UserError(
             "model.options.weights is not used", "set model.pretrained, or model.weights to a file"

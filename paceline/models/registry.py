@@ -27,6 +27,15 @@ MODELS = {
 }
 
 
+def check_model(name: str) -> None:
+    """Raises UserError for a name that is torchvision's by its form and that torchvision does not know."""
+    if ":" in name or name in MODELS:
+        return
+    from paceline.models.from_torchvision import check_name
+
+    check_name(name)
+
+
 def make_spec(
     config: RunConfig,
     *,

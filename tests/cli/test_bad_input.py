@@ -130,6 +130,8 @@ def test_weights_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "parts"),
     [
         ("train --model resnet19", ["unknown model 'resnet19'", "did you mean 'resnet1"]),
+        ("train --data fashon-mnist", ["'fashon-mnist'", "did you mean 'fashion-mnist'?"]),
+        (),
         ("train --set train.epoch=3", ["train.epoch", "did you mean train.epochs?"]),
         ("train --strategy ddpp", ["unknown strategy 'ddpp'", "did you mean 'ddp'"]),
         ("train --global-batch 100 --ranks 8", ["cannot be split over 8 ranks", "use 96 or 104"]),
@@ -140,6 +142,7 @@ def test_names_and_numbers(
     arguments: str, parts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(f"{arguments} {SMALL} --device cpu", capsys, *parts)
+    assert not Path("runs").exists()  # else --resume auto would go on with what cannot run
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -20,6 +20,7 @@ __all__ = [
     "Opened",
     "Source",
     "VectorSource",
+    "check_sources",
     "from_dataset",
     "may_download",
     "open_evaluation",
@@ -84,14 +85,22 @@ def may_download(config: DataConfig) -> bool:
     return any(SOURCES[name].downloads for name in names if name in SOURCES)
 
 
-def open_sources(config: DataConfig, seed: int) -> Opened:
-    """The sources that the settings name."""
-    name, argument = _parse(config.source, "data.source")
+def check_sources(config: DataConfig) -> None:
+    """Raises UserError for names that no source can have; opens nothing."""
+    name, _ = _parse(config.source, "data.source")
     if config.columns and name not in ("csv", "hf"):
         raise UserError(
             f"data.columns is set, and data.source = {config.source!r} has no columns",
             "leave it out, or use csv:PATH or hf:NAME",
         )
+    if config.eval_source:
+        _parse(config.eval_source, "data.eval_source")
+
+
+def open_sources(config: DataConfig, seed: int) -> Opened:
+    """The sources that the settings name."""
+    check_sources(config)
+    name, argument = _parse(config.source, "data.source")
     if name in SOURCES:
         opened = SOURCES[name].open(argument, config)
     else:
