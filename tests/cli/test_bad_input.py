@@ -131,7 +131,6 @@ def test_weights_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ("train --model resnet19", ["unknown model 'resnet19'", "did you mean 'resnet1"]),
         ("train --data fashon-mnist", ["'fashon-mnist'", "did you mean 'fashion-mnist'?"]),
-        (),
         ("train --set train.epoch=3", ["train.epoch", "did you mean train.epochs?"]),
         ("train --strategy ddpp", ["unknown strategy 'ddpp'", "did you mean 'ddp'"]),
         ("train --global-batch 100 --ranks 8", ["cannot be split over 8 ranks", "use 96 or 104"]),
